@@ -58,13 +58,13 @@ def main() -> None:
 
 def _wrong(kind: Kind, noise: str, last: int, studies: int) -> str:
     """Answers that are wrong, and the upper 95 % limit of their share [%]."""
-    share = asked(kind, noise, Looks.every(1, first=3, last=last), studies).wrong
+    share = asked(kind, noise, Looks.plan(1, first=3, last=last), studies).wrong
     count = round(share * studies)
     return f"{100 * share:.1f} (below {100 * stats.beta.ppf(0.95, count + 1, studies - count):.1f})"
 
 
 def _compared(kind: Kind, last: int, studies: int) -> str:
-    ours = asked(kind, "normal", Looks.every(1, first=3, last=last), studies)
+    ours = asked(kind, "normal", Looks.plan(1, first=3, last=last), studies)
     grid = asked(kind, "normal", Looks((last,), level=0.05), studies)
     saved = 1 - ours.runs / grid.runs
     return (

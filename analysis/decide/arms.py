@@ -65,7 +65,7 @@ def paper_arms(
         same_batch = placed[placed["paper_batch"] == point.batch]
         choices = [frame[frame["lr_rule"] == point.rule] for frame in (same_batch, runs)]
         like = next(frame for frame in (*choices, same_batch, runs) if len(frame)).iloc[0]
-        batch, warmup = own_point(point, paper, like.to_frame().T)
+        batch, warmup = own_point(point, paper, like)
         config = config_of(like, batch=batch, warmup=warmup)
         if like["lr_rule"] != point.rule:
             config["lr_rule"] = {"name": point.rule}

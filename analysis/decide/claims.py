@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.decide.arms import Arm, add_seeds, compare_settings, config_of, paper_arms
-from analysis.decide.edges import propose_longer_grid, warmup_edges
+from analysis.decide.edges import find_optimum_edges, propose_longer_grid
 from analysis.decide.expected import (
     UNKNOWN,
     expected_exponent,
@@ -56,8 +56,8 @@ def open_claims(judged: Sequence[Judged]) -> Iterator[OpenClaim]:
     """The claims, of papers that the runs speak to, that are not decidable."""
     for paper in judged:
         if paper.is_asked:
-            is_grid = paper.paper in PAPERS
-            yield from _open_claims_of_grid(paper) if is_grid else _open_claims_of_limit(paper)
+            find = _open_claims_of_grid if paper.paper in PAPERS else _open_claims_of_limit
+            yield from find(paper)
 
 
 def _open_claims_of_grid(judged: Judged) -> Iterator[OpenClaim]:
@@ -81,12 +81,8 @@ def _open_claims_of_grid(judged: Judged) -> Iterator[OpenClaim]:
 def _open_claims_of_limit(judged: Judged) -> Iterator[OpenClaim]:
     gain, drift = judged.verdicts
     if gain.verdict == UNDECIDED and gain.num_seeds:
-        groups = limit2020.at_largest_batch(judged.compared.runs).groupby("optimizer")
-        by_name = {str(name): rows for name, rows in groups}
-        arms = [
-            Arm(name, by_name[name], config_of(by_name[name].iloc[0]))
-            for name in limit2020.baseline_first(by_name)
-        ]
+        by_name = limit2020.arms_at_largest_batch(judged.compared.runs)
+        arms = [Arm(name, rows, config_of(rows.iloc[0])) for name, rows in by_name.items()]
         contrasts = limit2020.gains(len(arms))
         yield OpenClaim(verdict=gain, arms=arms, contrasts=contrasts, num_claims=2)
     if drift.verdict == UNDECIDED:
@@ -164,7 +160,8 @@ def _propose_for_contrasts(
 
 def _propose_for_exponent(claim: OpenClaim, blank: Proposal, most_seeds: int) -> Proposal:
     rows = pd.concat([arm.runs for arm in claim.arms])
-    if at_edge := warmup_edges(rows, claim.metric):
+    edges = find_optimum_edges(rows, "warmup", "warmup_epochs", claim.metric)
+    if at_edge := [edge for edge in edges if edge.is_upper]:
         found = propose_longer_grid(at_edge)
         return replace(found, question=blank.question, now=UNKNOWN, expected=UNKNOWN)
     optima = best_warmups(ended_runs(rows), fixed_rng(), metric=claim.metric)

@@ -1,6 +1,6 @@
 """Estimates at an end of the grid, and what to run beyond it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, log
 
@@ -28,7 +28,7 @@ _FEW_DRAWS = 400
 _SMALLEST_STEP, _LARGEST_STEP = 1.1, 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Edge:
     """An estimate that lies at an edge of the grid, at a batch.
 
@@ -36,8 +36,7 @@ class Edge:
         key: the setting whose grid ends: warmup, base_lr or batch.
         batch: where; the largest, if the batches end.
         is_upper: which end.
-        grid: values of the setting, in rising order.
-        arms: of each value.
+        arms: by the value of the setting, in rising order.
         factor: from the column of the runs table to the setting; 1 where they are the same.
         metric: what it is about.
     """
@@ -45,10 +44,14 @@ class Edge:
     key: str
     batch: int
     is_upper: bool
-    grid: list[float]
-    arms: list[Arm]
+    arms: Mapping[float, Arm]
     factor: float = 1.0
     metric: Metric = ACCURACY
+
+    @property
+    def outermost(self) -> Arm:
+        """The arm at the end of the grid."""
+        return list(self.arms.values())[-1 if self.is_upper else 0]
 
 
 def find_edges(measured: Measured) -> list[Edge]:
@@ -58,50 +61,33 @@ def find_edges(measured: Measured) -> list[Edge]:
         return []
     one_rule, rates = most_frequent_rule(runs), most_frequent_warmup(comparable_rates(runs))
     found = [
-        *_edges_of_optima(one_rule, "warmup", "warmup_epochs", metric),
-        *_edges_of_optima(rates, "base_lr", "peak_lr", metric),
+        *find_optimum_edges(one_rule, "warmup", "warmup_epochs", metric),
+        *find_optimum_edges(rates, "base_lr", "peak_lr", metric),
     ]
     if (best := runs_at_best_warmup(one_rule, metric)) is None:
         return found
     at_warmup, _, margin, _ = best
     if not isfinite(breaking_batch(at_warmup, fixed_rng(), margin, _FEW_DRAWS, metric).value):
         arms = _arms_by_value(at_warmup, "batch", "global_batch")
-        grid = list(arms)
-        edge = Edge(
-            key="batch", batch=int(grid[-1]), is_upper=True, grid=grid, arms=[*arms.values()],
-            metric=metric,
-        )  # fmt: skip
-        found.append(edge)
+        largest = int(max(arms))
+        found.append(Edge("batch", largest, is_upper=True, arms=arms, metric=metric))
     return found
 
 
-def warmup_edges(runs: pd.DataFrame, metric: Metric) -> list[Edge]:
-    """Batches at which the best warmup of these runs is the longest tried."""
-    found = _edges_of_optima(runs, "warmup", "warmup_epochs", metric)
-    return [edge for edge in found if edge.is_upper]
-
-
-def _edges_of_optima(runs: pd.DataFrame, key: str, column: str, metric: Metric) -> Iterator[Edge]:
+def find_optimum_edges(runs: pd.DataFrame, key: str, column: str, metric: Metric) -> Iterator[Edge]:
     """Batches whose best setting is not inside the grid; a best warmup of 0 is no edge."""
     find = best_warmups if key == "warmup" else best_lrs
     table = find(runs, fixed_rng(), draws=_FEW_DRAWS, metric=metric).table()
     rising = {batch for batch, _, _ in upper_edges(runs, metric)} if key == "warmup" else set()
     for row in table.to_dict("records"):
         arms = _arms_by_value(runs[runs["global_batch"] == row["global_batch"]], key, column)
-        grid = list(arms)
-        is_upper = bool(row["best"] >= grid[-1] or row["global_batch"] in rising)
-        if is_upper or (row["best"] <= grid[0] and grid[0] > 0):
-            end = grid[-1 if is_upper else 0]
+        least, most = min(arms), max(arms)
+        is_upper = bool(row["best"] >= most or row["global_batch"] in rising)
+        if is_upper or row["best"] <= least > 0:
+            end = most if is_upper else least
             setting = arms[end].config[key]  # a rule scales rates, and may scale warmups
-            yield Edge(
-                key=key,
-                batch=int(row["global_batch"]),
-                is_upper=is_upper,
-                grid=grid,
-                arms=list(arms.values()),
-                factor=float(setting) / end if setting and end else 1.0,
-                metric=metric,
-            )
+            factor = float(setting) / end if setting and end else 1.0
+            yield Edge(key, int(row["global_batch"]), is_upper, arms, factor, metric)
 
 
 def _arms_by_value(runs: pd.DataFrame, key: str, column: str) -> dict[float, Arm]:
@@ -125,23 +111,20 @@ def propose_longer_grid(found: Sequence[Edge]) -> Proposal:
     }[first.key]
     blank = Proposal(question=question, unit="epochs" if first.key == "warmup" else "")
     added: list[Config] = []
-    refused = ""
+    refused: list[str] = []
     for edge in found:
-        outermost = edge.arms[-1 if edge.is_upper else 0]
-        why = ""
         for value in _next_values(edge):
-            config = {**outermost.config, edge.key: value}
+            config = {**edge.outermost.config, edge.key: value}
             try:
                 stored_run_spec(config)
             except ValueError as error:
-                why = why or str(error).splitlines()[0]
+                refused.append(str(error).splitlines()[0])
                 continue
-            added += [{**config, "seed": seed} for seed in outermost.seeds]
-        refused = refused or why or f"nothing beyond {edge.key}={edge.grid[-1]:g} is possible"
+            added += [{**config, "seed": seed} for seed in edge.outermost.seeds]
     if not added:
-        return replace(blank, why=refused)
+        return replace(blank, why=next(iter(refused), "nothing beyond the grid is possible"))
     values = ",".join(f"{v:g}" for v in sorted({float(config[first.key]) for config in added}))
-    arms = [arm for edge in found for arm in edge.arms]
+    arms = [arm for edge in found for arm in edge.arms.values()]
     return propose_runs(arms, added, replace(blank, why=f"{first.key}={values}, beyond the grid"))
 
 
@@ -150,7 +133,7 @@ def _next_values(edge: Edge) -> list[float]:
 
     Warmups go up to the next milestone, or halfway to the end of training if they would reach it.
     """
-    scaled = [value * edge.factor for value in edge.grid]
+    scaled = [value * edge.factor for value in edge.arms]
     if edge.key == "batch":
         return [int(2 * scaled[-1])]
     if not edge.is_upper and edge.key == "warmup":
@@ -162,7 +145,7 @@ def _next_values(edge: Edge) -> list[float]:
     found = [float(f"{end * step**i:.4g}") for i in (1, 2)]
     if edge.key != "warmup":
         return found
-    config = edge.arms[-1].config
+    config = list(edge.arms.values())[-1].config
     last = min((m for m in config["schedule"].get("milestones") or () if m > end), default=inf)
     found = [value for value in found if value <= last] or [float(last)]
     epochs = config["epochs"]

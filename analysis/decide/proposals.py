@@ -89,12 +89,7 @@ def _add_commands(
 ) -> Proposal:
     """The proposal with what its runs cost and the commands that train them, if possible.
 
-    Args:
-        proposal: without them.
-        results: the folder of the existing runs.
-        speeds: of runs in it.
-        price: of a device-hour.
-        failed: runs that have failed, and are not tried again unless asked.
+    Runs that have failed are not tried again unless the command asks for it.
     """
     if not proposal.configs:
         return proposal
@@ -121,16 +116,10 @@ def _rank(found: Sequence[Proposal]) -> list[Proposal]:
     """Proposals in order; those with the same runs are merged into the first."""
     first: dict[tuple[frozenset[str], str], Proposal] = {}
     for i, proposal in enumerate(found):
-        run_ids = proposal.run_ids
-        settled = [
-            other.question
-            for other in found
-            if other is not proposal
-            and other.configs
-            and other.run_ids <= run_ids
-            and bool(other.repeats) == bool(proposal.repeats)
-        ]
-        key = run_ids, "" if proposal.configs else str(i)
+        others = [p for p in found if p is not proposal and p.configs]
+        alike = [p for p in others if bool(p.repeats) == bool(proposal.repeats)]
+        settled = [p.question for p in alike if p.run_ids <= proposal.run_ids]
+        key = proposal.run_ids, "" if proposal.configs else str(i)
         first.setdefault(key, replace(proposal, settles=settled))
     merged = list(first.values())
     are_known = None not in [p.device_hours for p in merged if p.configs]

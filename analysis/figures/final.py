@@ -132,7 +132,7 @@ def draw_heat_map(
         grid = of_rule.pivot_table("mean", "warmup_epochs", "global_batch")
         grid = grid.reindex(index=warmups, columns=batches)
         axes.pcolormesh(grid.to_numpy(float), cmap=_COLORS, norm=colors)
-        _write_values(axes, of_rule, grid, colors, (metric, digits))
+        _write_values(axes, of_rule, grid, colors, metric, digits)
         axes.set_xticks(np.arange(len(batches)) + 0.5, [f"{batch:,}" for batch in batches])
         axes.set_yticks(np.arange(len(warmups)) + 0.5, [f"{warmup:g}" for warmup in warmups])
         axes.tick_params(length=0)
@@ -148,13 +148,10 @@ def draw_heat_map(
 
 
 def _write_values(
-    axes: Axes,
-    of_rule: pd.DataFrame,
-    grid: pd.DataFrame,
-    colors: Normalize,
-    shown: tuple[Metric, int],
-) -> None:
-    metric, digits = shown
+    axes: Axes, of_rule: pd.DataFrame, grid: pd.DataFrame, colors: Normalize, metric: Metric,
+    digits: int,
+) -> None:  # fmt: skip
+    """Write the mean into each cell, and frame the best warmup of each batch."""
     best = (metric.sign * grid).max()
     rows, columns = [*grid.index], [*grid.columns]
     size: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL}
@@ -203,35 +200,22 @@ def lost_per_doubling(runs: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataF
     """
     frame = points(runs, metric.name).dropna(subset=["mean"])
     lines = [(key, line) for key, line in frame.groupby(_LINE) if len(line) > 1]
-    shared = (
-        set[int].intersection(*(set(line["global_batch"]) for _, line in lines)) if lines else ()
-    )
-    rows = [
-        dict(zip(_LINE, key, strict=True))
-        | _slope(line[line["global_batch"].isin(shared)], metric.sign)
-        for key, line in lines
-        if len(shared) > 1
-    ]
+    of_lines = [set(line["global_batch"]) for _, line in lines]
+    shared = sorted(set[int].intersection(*of_lines)) if of_lines else []
+    rows: list[tuple[object, ...]] = []
+    for key, line in lines if len(shared) > 1 else ():
+        at_shared = line[line["global_batch"].isin(shared)]
+        x = np.log2(at_shared["global_batch"].to_numpy(dtype=float))
+        weights = -(x - x.mean()) / ((x - x.mean()) ** 2).sum()
+        count = at_shared["values"].map(len).to_numpy(dtype=float)
+        means = at_shared["mean"].to_numpy(dtype=float)
+        # Equal means lose 0, without rounding.
+        lost = metric.sign * float(weights @ (means - means[0]))
+        half = sum_half_width(weights, at_shared["sd"].to_numpy(dtype=float), count)
+        spans = shared[0], shared[-1], len(shared)
+        rows.append((*key, lost, lost - half, lost + half, *spans, int(count.min())))
     names = ["lost", "low", "high", "smallest_batch", "largest_batch", "num_batches", "num_seeds"]
     return pd.DataFrame(rows, columns=[*_LINE, *names])
-
-
-def _slope(line: pd.DataFrame, sign: float) -> dict[str, float]:
-    x = np.log2(line["global_batch"].to_numpy(dtype=float))
-    weights = -(x - x.mean()) / ((x - x.mean()) ** 2).sum()
-    count = line["values"].map(len).to_numpy(dtype=float)
-    means = line["mean"].to_numpy(dtype=float)
-    lost = sign * float(weights @ (means - means[0]))  # 0 of equal means, without rounding
-    half = sum_half_width(weights, line["sd"].to_numpy(dtype=float), count)
-    return {
-        "lost": lost,
-        "low": lost - half,
-        "high": lost + half,
-        "smallest_batch": int(line["global_batch"].min()),
-        "largest_batch": int(line["global_batch"].max()),
-        "num_batches": len(line),
-        "num_seeds": int(count.min()),
-    }
 
 
 @style.use_style()

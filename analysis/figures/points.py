@@ -21,25 +21,18 @@ _UPPER = 0.975
 _ROUNDING = 1e-9
 
 
-def t_half_width(sd: Any, count: Any) -> Array:
-    """Half the t interval of a mean, ``t(n - 1) * sd / sqrt(n)``; nan for a single value.
-
-    It is also nan for values that are all equal, such as saturated accuracies: they do not show how
-    far off another value would be.
-    """
-    n, spread = np.asarray(count, dtype=float), np.asarray(sd, dtype=float)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        half = stdtrit(n - 1, _UPPER) * spread / np.sqrt(n)
-    return np.where((n > 1) & (spread > 0), half, np.nan)
-
-
 def add_intervals(frame: pd.DataFrame, count: Any, measure: str) -> pd.DataFrame:
     """Means with `low` and `high`, 95 % t intervals; for accuracies clipped to 0 to 1.
 
-    An sd that is rounding alone becomes 0.
+    Half an interval is ``t(n - 1) * sd / sqrt(n)``. It is nan for a single value, and for values
+    that are all equal, such as saturated accuracies: they do not show how far off another value
+    would be. An sd that is rounding alone becomes 0.
     """
     spread = frame["sd"].mask(frame["sd"] <= _ROUNDING * frame["mean"].abs(), 0.0)
-    half = t_half_width(spread, count)
+    n = np.asarray(count, dtype=float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        half = stdtrit(n - 1, _UPPER) * spread / np.sqrt(n)
+    half = half.where((n > 1) & (spread > 0))
     low, high = frame["mean"] - half, frame["mean"] + half
     if measure in FRACTIONS:
         low, high = low.clip(lower=0.0), high.clip(upper=1.0)

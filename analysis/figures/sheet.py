@@ -122,7 +122,10 @@ class Sheet:
             return cls(panels[0].figure.figure, panels, width, across=count, is_given=True)
         across = min(count, across - (width == "column") or 1)
         rows = math.ceil(count / across)
-        high = height or _height(width, rows, across)
+        high = {1: 1.4, 2: 1.2 if width == "column" else 1.8}.get(across, 1.3 if rows > 1 else 1.6)
+        if rows == across == 1:
+            high = {"screen": 3.0, "text": 2.6, "column": 2.0}[width]
+        high = height or high
         room = 0.7 + (0.5 if width == "screen" else 0.0)
         below = sum(any(strips[i : i + across]) for i in range(0, len(strips), across))
         size = INCHES[width], high * (rows - _STRIP[1] * below) + room
@@ -175,15 +178,11 @@ class Sheet:
             note = "\n".join(textwrap.fill(text, _NOTE) for text in words if text)
             small = {"fontsize": SMALL, "color": style.GREY, "x": 0.01, "ha": "left"}
             self.figure.supxlabel(note, **small, parse_math=False)
-            self._grow(wrapped.count("\n") + note.count("\n") + 2)
+            beyond = wrapped.count("\n") + note.count("\n") + 2 - _FEW_LINES
+            self.figure.set_figheight(self.figure.get_figheight() + max(0, beyond) * _LINE)
         self._add_legend(legend)
         self._separate_ticks()
         return Drawing(self.figure, frame, caption)
-
-    def _grow(self, num_lines: int) -> None:
-        """Add height for words that would leave the panels none."""
-        beyond = max(0, num_lines - _FEW_LINES) * _LINE
-        self.figure.set_figheight(self.figure.get_figheight() + beyond)
 
     def _add_legend(self, title: str) -> None:
         found = [axes.get_legend_handles_labels() for axes in self.panels]
@@ -245,10 +244,3 @@ def _find_overlaps(spans: Sequence[tuple[float, float]], apart: float) -> list[i
         else:
             end = spans[i][1]
     return found
-
-
-def _height(width: Width, rows: int, across: int) -> float:
-    """Height of a panel [inches]."""
-    if rows == across == 1:
-        return {"screen": 3.0, "text": 2.6, "column": 2.0}[width]
-    return {1: 1.4, 2: 1.2 if width == "column" else 1.8}.get(across, 1.3 if rows > 1 else 1.6)

@@ -138,12 +138,12 @@ def warmup_axis(axes: Axes, warmups: Sequence[float], labels: Sequence[str] | No
 def _set_ticks(axes: Axes, places: Sequence[float], labels: Sequence[str]) -> None:
     axes.xaxis.set_major_locator(FixedLocator([float(place) for place in places]))
     axes.xaxis.set_minor_locator(NullLocator())
-    words = dict(zip((float(place) for place in places), labels, strict=True))
+    words = dict(zip(map(float, places), labels, strict=True))
 
-    def word(value: float, _: int | None) -> str:
+    def label(value: float, _: int | None) -> str:
         return words.get(float(value), "")
 
-    axes.xaxis.set_major_formatter(FuncFormatter(word))
+    axes.xaxis.set_major_formatter(FuncFormatter(label))
 
 
 def epoch_axis(axes: Axes) -> None:
@@ -189,11 +189,8 @@ def _finite_values(values: ArrayLike) -> Any:
 def value_label(metric: Metric) -> str:
     """The axis label of a metric; without a unit it says which direction is better."""
     better = "higher is better" if metric.mode == "max" else "lower is better"
-    return (
-        f"{metric.label or metric.name} [{metric.unit}]"
-        if metric.unit
-        else (f"{metric.label or metric.name} ({better})")
-    )
+    about = f"[{metric.unit}]" if metric.unit else f"({better})"
+    return f"{metric.label or metric.name} {about}"
 
 
 def title_word(metric: Metric) -> str:

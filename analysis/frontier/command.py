@@ -11,11 +11,7 @@ from analysis.figures.sheet import save
 from analysis.figures.target import best_reached
 from analysis.frontier.answer import batch_table, describe_setup, describe_tradeoff
 from analysis.frontier.figure import draw_frontier
-from analysis.frontier.machines import (
-    measured_speeds,
-    parse_speeds,
-    read_cluster,
-)
+from analysis.frontier.machines import measured_speeds, parse_speeds, read_cluster
 from analysis.frontier.model import Work
 from analysis.frontier.tradeoff import find_tradeoff, steps_to_target
 from analysis.stats.batch_limits import to_target
@@ -41,7 +37,7 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
         reached, runs, about = _read_steps(options, read)
     else:
         reached, runs, about = parse_steps(options.steps), pd.DataFrame(), "steps as given"
-    work = _work(options, runs)
+    work = _describe_work(options, runs)
     steps = steps_to_target(reached)
     found = find_tradeoff(steps, work, cluster, options.devices)
     setup = describe_setup(work, cluster)
@@ -97,7 +93,7 @@ def _read_steps(
     return reached, largest.runs, about
 
 
-def _work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
+def _describe_work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
     """What is trained, from the options, else from the runs; without runs, with defaults.
 
     Raises:
@@ -126,9 +122,7 @@ def _work(options: argparse.Namespace, runs: pd.DataFrame) -> Work:
             "none. Give --examples-per-s, such as 16:290,128:367 by micro-batch."
         )
         raise ValueError(msg)
+    num_bytes = float(parameters) * num_bytes
     return Work(
-        num_bytes=float(parameters) * num_bytes,
-        evaluation_share=share,
-        speeds=speeds,
-        algorithm=options.exchange,
+        num_bytes=num_bytes, evaluation_share=share, speeds=speeds, algorithm=options.exchange
     )

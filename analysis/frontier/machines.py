@@ -50,15 +50,16 @@ def read_cluster(name: str | None, folders: Sequence[Path] = ()) -> Cluster:
     Raises:
         ValueError: for a name without a preset, or a preset without its hardware.
     """
-    path = next((path for path in _preset_paths(folders) if path.stem == name), None)
-    if name is None or path is None:
+    presets = find_presets(folders)
+    if name is None or name not in presets:
         msg = (
             "--cluster must name the machines to compare batches on, one of "
-            f"{', '.join(preset_names(folders))}; got {f'--cluster {name}' if name else 'none'}. "
+            f"{', '.join(sorted(presets))}; got {f'--cluster {name}' if name else 'none'}. "
             "Describe your own in DIR/cluster/NAME.yaml, as docs/frontier.md says, and give "
             "--config-dir DIR."
         )
         raise ValueError(msg)
+    path = presets[name]
     try:
         given: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -78,13 +79,10 @@ def read_cluster(name: str | None, folders: Sequence[Path] = ()) -> Cluster:
     return Cluster(name, preset.devices, preset.hardware, preset.price)
 
 
-def preset_names(folders: Sequence[Path] = ()) -> list[str]:
-    """Names of the clusters that folders of configs and ours describe."""
-    return sorted({path.stem for path in _preset_paths(folders)})
-
-
-def _preset_paths(folders: Sequence[Path]) -> list[Path]:
-    return [path for dir in (*folders, CONFIG_FOLDER) for path in (dir / "cluster").glob("*.yaml")]
+def find_presets(folders: Sequence[Path] = ()) -> dict[str, Path]:
+    """The files that describe clusters by name, in folders of configs and in ours."""
+    places = [folder / "cluster" for folder in (CONFIG_FOLDER, *reversed(folders))]
+    return {path.stem: path for place in places for path in sorted(place.glob("*.yaml"))}
 
 
 #: Key in place of a micro-batch, for a speed that does not depend on it.

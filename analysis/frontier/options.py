@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from analysis.frontier.machines import preset_names
+from analysis.frontier.machines import find_presets
 from sweeper.console.printing import positive_number, whole_number
 from sweeper.planning.exchange import Algorithm
 
@@ -18,7 +18,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cluster", metavar="NAME",
         help="the machines to compare batches on, which need not be there: a file of conf/cluster "
-        f"that describes their nodes and links ({', '.join(preset_names())}), or of your own",
+        f"that describes their nodes and links ({', '.join(find_presets())}), or of your own",
     )  # fmt: skip
     parser.add_argument(
         "--config-dir", type=Path, action="append", default=[], metavar="DIR",

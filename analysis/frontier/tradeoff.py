@@ -110,7 +110,19 @@ def find_tradeoff(
     everything = points(steps.means, work, cluster)
     asked = everything if devices is None else points(steps.means, work, cluster, devices)
     if asked.empty:
-        raise ValueError(_refuse_devices(steps, work, devices))
+        smallest, largest = work.speeds.smallest, max(steps.means)
+        msg = (
+            "a batch must be a multiple of a micro-batch of known speed; got none such for "
+            f"{work.speeds}. Give --examples-per-s at micro-batches that divide the batches."
+        )
+        if devices is not None:
+            msg = (
+                "--devices must share a batch in micro-batches of known speed, which are "
+                f"{smallest} or more: at most {largest // smallest:,} for batch {largest:,}, "
+                f"dividing it; got --devices {devices}. Name fewer, or give --examples-per-s at "
+                "smaller micro-batches."
+            )
+        raise ValueError(msg)
     if devices is not None and devices not in set(everything["devices"]):
         everything = pd.concat([everything, asked], ignore_index=True)
     cheapest = everything.iloc[everything["device_hours"].argmin()]
@@ -142,20 +154,6 @@ def find_tradeoff(
         doubled=doubled,
         time_share=_share_of_knee(steps, knee, doubled, "time_s"),
         hours_share=_share_of_knee(steps, knee, doubled, "device_hours"),
-    )
-
-
-def _refuse_devices(steps: Steps, work: Work, devices: int | None) -> str:
-    smallest, largest = work.speeds.smallest, max(steps.means)
-    if devices is None:
-        return (
-            "a batch must be a multiple of a micro-batch of known speed; got none such for "
-            f"{work.speeds}. Give --examples-per-s at micro-batches that divide the batches."
-        )
-    return (
-        "--devices must share a batch in micro-batches of known speed, which are "
-        f"{smallest} or more: at most {largest // smallest:,} for batch {largest:,}, dividing it; "
-        f"got --devices {devices}. Name fewer, or give --examples-per-s at smaller micro-batches."
     )
 
 

@@ -55,10 +55,9 @@ class Judged:
         of_all = "" if own == self.num_runs else f"{own} of {several(self.num_runs, 'run')}: "
         text = f"{self.citation}, judged on {of_all}{self.compared.title}."
         text += f" {self.compared.about}." if self.compared.about else ""
-        is_twin = self.compared.runs["twin_of"].notna().any()
-        return (
-            f"{text} A small twin: claims are stated in the paper's numbers." if is_twin else text
-        )
+        if self.compared.runs["twin_of"].notna().any():
+            text += " A small twin: claims are stated in the paper's numbers."
+        return text
 
 
 def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:

@@ -5,7 +5,7 @@ The paper's batches, recipes and numbers are not public in full; the grid is the
 momentum under the same schedule, as Nado et al. 2021 (arXiv:2102.06356) ask for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -21,19 +21,15 @@ from analysis.papers.claim import (
     settle,
     values_of,
 )
-from analysis.papers.paper import batch_on_imagenet, nearest_batch
 from analysis.stats.contrasts import Contrasts
 from analysis.stats.laws import constant_rate, diffusion
 from analysis.tables.comparable_runs import AXES, group_comparable
 from analysis.tables.validity import confounds
 from analysis.tables.which_runs import ended_runs
 
-NAME = EXPERIMENT = "limit2020"
+NAME = "limit2020"
 CITATION = "You et al. 2020"
 
-#: The preset's grid on ImageNet: global batches [examples] and optimizers.
-BATCHES = (64_000, 128_000, 256_000, 640_000, 1_280_000)
-OPTIMIZERS = ("nesterov", "lars", "lamb")
 BASELINE = "nesterov"
 
 #: Keys of the config that a recipe chooses.
@@ -56,18 +52,6 @@ def by_optimizer(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(largest, ignore_index=True)
 
 
-def missing_points(runs: pd.DataFrame) -> list[tuple[int, str]]:
-    """Points of the preset's grid, on ImageNet or a small twin of it, where no run ended.
-
-    Returns:
-        Batch, as on ImageNet, and optimizer.
-    """
-    runs = ended_runs(runs)
-    placed = [nearest_batch(batch, BATCHES) for batch in batch_on_imagenet(runs)]
-    there = set(zip(placed, runs["optimizer"], strict=True))
-    return [(b, name) for name in OPTIMIZERS for b in BATCHES if (b, name) not in there]
-
-
 def judge_claims(
     runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator
 ) -> tuple[pd.DataFrame, list[Verdict]]:
@@ -77,22 +61,22 @@ def judge_claims(
         The runs that may be compared, and the verdicts.
     """
     shown = ended_runs(by_optimizer(runs))
-    at_largest = at_largest_batch(shown)
-    if not len(at_largest):
+    arms = arms_at_largest_batch(shown)
+    if not arms:
         why = "runs of two or more optimizers at one batch are needed"
         return shown, [Verdict(text=t, where="abstract", why=why) for t in (_GAIN, _DRIFT)]
-    return shown, settle([_judge_gain(at_largest, rng), _judge_drift(at_largest, curves, rng)])
+    return shown, settle([_judge_gain(arms, rng), _judge_drift(arms, curves, rng)])
 
 
-def at_largest_batch(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs of the largest batch with two or more optimizers; none if there is no such batch."""
+def arms_at_largest_batch(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The runs of the largest batch with two or more optimizers, by optimizer; the baseline first.
+
+    Empty if there is no such batch.
+    """
     shared = runs.groupby("global_batch")["optimizer"].nunique()
-    return runs[runs["global_batch"] == shared[shared > 1].index.max()]
-
-
-def baseline_first(names: Iterable[str]) -> list[str]:
-    """The optimizers with the baseline as the first."""
-    return [BASELINE, *(str(name) for name in names if name != BASELINE)]
+    largest = runs[runs["global_batch"] == shared[shared > 1].index.max()]
+    arms = {str(name): arm for name, arm in largest.groupby("optimizer")}
+    return {name: arms[name] for name in sorted(arms, key=lambda name: (name != BASELINE, name))}
 
 
 def gains(num_arms: int) -> Contrasts:
@@ -101,26 +85,26 @@ def gains(num_arms: int) -> Contrasts:
     return Contrasts.pairs(*others, num_arms=num_arms, is_any=True)
 
 
-def _judge_gain(runs: pd.DataFrame, rng: np.random.Generator) -> Verdict:
+def _judge_gain(arms: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Verdict:
+    runs = pd.concat([arms[name] for name in sorted(arms)])
     where = f"abstract; batch {int(runs['global_batch'].iloc[0]):,}"
-    if why := lacking_metric(runs):
-        return Verdict(text=_GAIN, where=where, why=why)
-    names = runs["optimizer"].unique()
-    if BASELINE not in names or len(names) < 2:
+    why = lacking_metric(runs)
+    if not why and BASELINE not in arms:
         why = f"optimizer={BASELINE} and another are needed at one batch"
-        return Verdict(text=_GAIN, where=where, why=why)
-    if found := confounds(runs, ["optimizer"]):
+    if not why and (found := confounds(runs, ["optimizer"])):
         why = f"refused: the arms differ in more than the setting in question: {'; '.join(found)}"
+    if why:
         return Verdict(text=_GAIN, where=where, why=why)
-    ordered = baseline_first(names)
-    values = values_of([runs[runs["optimizer"] == name] for name in ordered], ordered)
+    values = values_of([*arms.values()], [*arms])
     blank = Verdict(text=_GAIN, where=where, num_seeds=values.num_seeds)
-    return judge_contrasts(gains(len(ordered)), values, blank, rng, num_claims=2)
+    return judge_contrasts(gains(len(arms)), values, blank, rng, num_claims=2)
 
 
-def _judge_drift(runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator) -> Verdict:
+def _judge_drift(
+    arms: Mapping[str, pd.DataFrame], curves: pd.DataFrame, rng: np.random.Generator
+) -> Verdict:
     blank = Verdict(text=_DRIFT, where="abstract")
-    series = [constant_rate(group, curves) for _, group in runs.groupby("optimizer")]
+    series = [constant_rate(arms[name], curves) for name in sorted(arms)]
     fits = [diffusion(distances, rng) for distances in series if len(distances)]
     if not fits:
         why = "no run has a recorded distance over six epochs of one learning rate"

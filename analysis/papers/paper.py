@@ -137,7 +137,8 @@ def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
         The runs of the paper's grid, with `paper_batch`, `paper_warmup` and `is_twin`.
     """
     is_twin = runs["twin_of"].notna()
-    batch = batch_on_imagenet(runs)
+    own = runs["global_batch"].astype(float)
+    batch = (own * (IMAGENET_EXAMPLES / runs["num_train_examples"])).where(is_twin, own)
     warmup = (runs["warmup_epochs"] * paper.epochs / runs["epochs"]).where(
         is_twin, runs["warmup_epochs"]
     )
@@ -148,13 +149,6 @@ def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
         is_twin=is_twin,
     )
     return placed[placed["paper_batch"].notna()].astype({"paper_batch": "int64"})
-
-
-def batch_on_imagenet(runs: pd.DataFrame) -> pd.Series:
-    """The batch of each run; for a small twin, that which is the same fraction of ImageNet."""
-    batch = runs["global_batch"].astype(float)
-    share = batch * (IMAGENET_EXAMPLES / runs["num_train_examples"])
-    return share.where(runs["twin_of"].notna(), batch)
 
 
 def nearest_batch(batch: float, grid: Sequence[int]) -> int | None:
@@ -168,24 +162,21 @@ def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
     return max(group_comparable(runs), key=lambda group: len(place_runs(group.runs, paper)))
 
 
-def own_batch(batch: int, examples: int) -> int:
-    """The batch that is the same fraction of so many examples as a paper's is of ImageNet.
+def own_point(point: Point, paper: Paper, like: pd.Series) -> tuple[int, float]:
+    """Batch and warmup of a paper's point for runs like one; for a small twin, scaled down.
 
-    It is rounded to hundreds or tens, unless that is too far from the paper's.
+    The twin's batch is the same fraction of its training set, rounded to hundreds or tens unless
+    that is too far from the paper's.
     """
-    share = examples / IMAGENET_EXAMPLES
-    rounded = (round(batch * share / unit) * unit for unit in (100, 10))
-    near = (own for own in rounded if nearest_batch(own / share, [batch]) is not None)
-    return next((own for own in near if own <= examples), round(batch * share))
-
-
-def own_point(point: Point, paper: Paper, like: pd.DataFrame) -> tuple[int, float]:
-    """Batch and warmup of a paper's point for runs like these; for a small twin, scaled down."""
-    if not len(like) or pd.isna(like.iloc[0]["twin_of"]):
+    if pd.isna(like["twin_of"]):
         return point.batch, point.warmup
-    first = like.iloc[0]
-    batch = own_batch(point.batch, int(first["num_train_examples"]))
-    return batch, point.warmup * first["epochs"] / paper.epochs
+    examples, warmup = int(like["num_train_examples"]), point.warmup * like["epochs"] / paper.epochs
+    exact = point.batch * examples / IMAGENET_EXAMPLES
+    for own in (round(exact / unit) * unit for unit in (100, 10)):
+        is_near = nearest_batch(own * IMAGENET_EXAMPLES / examples, [point.batch]) is not None
+        if is_near and own <= examples:
+            return own, warmup
+    return round(exact), warmup
 
 
 def runs_of(runs: pd.DataFrame, figure: PaperFigure) -> pd.DataFrame:

@@ -126,11 +126,13 @@ def _line_labels(runs: pd.DataFrame, along: str) -> dict[float | str, str]:
     column = _COLUMN[along]
     theirs = {"batch": "paper_batch", "warmup": "paper_warmup", "rule": "lr_rule"}[along]
     pairs = runs.drop_duplicates(column).sort_values(column)
-    return {
-        ours: f"{ours:,.12g} [{there:,.12g}]" if runs["is_twin"].any() and ours != there
-        else f"{ours}" if along == "rule" else f"{ours:,.12g}"
-        for ours, there in zip(pairs[column], pairs[theirs], strict=True)
-    }  # fmt: skip
+    if along == "rule":
+        return {rule: str(rule) for rule in pairs[column]}
+    names = {ours: f"{ours:,.12g}" for ours in pairs[column]}
+    if runs["is_twin"].any():
+        for ours, there in zip(pairs[column], pairs[theirs], strict=True):
+            names[ours] += f" [{there:,.12g}]" if ours != there else ""
+    return names
 
 
 def _draw_final(

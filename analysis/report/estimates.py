@@ -223,6 +223,7 @@ def _estimate_distance(
 ) -> Estimated:
     question = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
     rows: list[dict[str, Any]] = []
+    parts: list[str] = []
     for batch, at_batch in runs.groupby("global_batch"):
         series = {w: constant_rate(g, curves) for w, g in at_batch.groupby("warmup_epochs")}
         warmup = max(series, key=lambda w: len(series[w]))
@@ -231,6 +232,10 @@ def _estimate_distance(
         fit = diffusion(series[warmup], rng, draws)
         p, aicc = fit.power, fit.table.set_index("law")["aicc"]
         first, last = fit.local_exponent
+        ends = f"95 %: {p.low:.3g} to {p.high:.3g}"
+        if np.isnan(p.low):
+            ends = "one seed" if p.num_seeds < 2 else "every seed moved equally far"
+        parts.append(f"batch {batch:,}: {fit.verdict}, exponent {p.value:.3g} ({ends})")
         rows.append(
             {
                 "global_batch": batch, "warmup_epochs": warmup, "exponent": p.value, "low": p.low,
@@ -245,11 +250,4 @@ def _estimate_distance(
             "rate are needed."
         )
         return Estimated(question, words)
-    parts: list[str] = []
-    for row in rows:
-        ends = f"95 %: {row['low']:.3g} to {row['high']:.3g}"
-        if np.isnan(row["low"]):
-            ends = "one seed" if row["num_seeds"] < 2 else "every seed moved equally far"
-        words = f"{row['verdict']}, exponent {row['exponent']:.3g} ({ends})"
-        parts.append(f"batch {row['global_batch']:,}: {words}")
     return Estimated(question, _capital(f"{'; '.join(parts)}."), pd.DataFrame(rows))

@@ -78,24 +78,18 @@ function pointOf(run) { return [run.compared, run.global_batch, run.warmup_epoch
 
 // Means with 95 % intervals, the seeds as small dots, crosses at the foot for what diverged.
 function means(view) {
-  const { runs, x, y, facets, colors, palette, theme, range } = view;
+  const { runs, x, y, facets, colors, palette } = view;
   const groups = groupsOf(view), drawn = groups.filter((group) => group.count);
   const panels = panelsOf(view);
-  const faint = view.isZoomed ? () => 1 : within(range, x, y);
-  const near = view.isZoomed ? runs.filter(within(range, x, y)) : runs;
-  const dots = near.length <= MOST_DOTS ? near.filter((run) => run[x.name] !== null) : [];
+  const dots = runs.length <= MOST_DOTS ? runs.filter((run) => run[x.name] !== null) : [];
   const finished = (run) => run.outcome === "finished" && run[y.name] !== null;
   const across = runs.map((run) => run[x.name]).filter((value) => value !== null);
   const up = runs.filter((run) => run.outcome !== "diverged" && run[y.name] !== null).map((run) => run[y.name]);
   const xs = axis(x, across, view.xlog), domain = heights(up, drawn.flatMap((group) => (Number.isNaN(group.low) ? [] : [group.low, group.high])));
-  const isZoomed = view.isZoomed && range.length, isLog = view.ylog && d3.min(isZoomed ? [...up, range[2]] : up) > 0;
+  const isLog = view.ylog && d3.min(up) > 0;
   if (isLog && domain[0] <= 0) domain[0] = d3.min(up) / 1.5; // bars that end below 0 are cut
-  const foot = isLog ? (isZoomed ? range[2] : domain[0]) : -Infinity;
+  const foot = isLog ? domain[0] : -Infinity;
   const ys = { ...axis(y, up, isLog), domain: domain.map((v) => (y.unit === "%" ? 100 * v : v)), grid: true, nice: false };
-  if (isZoomed) {
-    if (range[0] !== null) xs.domain = range.slice(0, 2);
-    ys.domain = range.slice(2).map((v) => (y.unit === "%" ? 100 * v : v));
-  }
   if (xs.type === "point") xs.domain = d3.sort(new Set(runs.map((run) => run[x.name])));
   const marks = colors.levels.flatMap((level, k) => {
     const color = palette.get(level), own = drawn.filter((group) => group.level === level);
@@ -105,7 +99,7 @@ function means(view) {
     const shared = { ...of, x: x.name, ...panels.of(facets.of) };
     const means = view.kind === "runs" && dots.length ? [] : own;
     return [
-      Plot.dot(seeds.filter(finished), { ...shared, y: y.name, r: view.kind === "runs" ? 3 : 2, fill: color, fillOpacity: (run) => (faint(run) ? 0.6 : 0.12) }),
+      Plot.dot(seeds.filter(finished), { ...shared, y: y.name, r: view.kind === "runs" ? 3 : 2, fill: color, fillOpacity: 0.6 }),
       Plot.dot(seeds.filter((run) => !finished(run) && run.outcome !== "diverged" && run[y.name] !== null), { ...shared, y: y.name, r: 3, stroke: color }),
       Plot.dot(seeds.filter((run) => run.outcome === "diverged"), { ...shared, clip: false, frameAnchor: "bottom", dy: -6, symbol: "times", stroke: color, strokeWidth: 1.8 }),
       Plot.ruleX(means.filter((group) => group.count > 1), { ...of, y1: (group) => Math.max(group.low, foot), y2: "high", stroke: color, strokeWidth: 1.6 }),
@@ -119,7 +113,6 @@ function means(view) {
     x: xs, y: ys, insetLeft: 30, insetRight: 30,
     marks: [
       Plot.frame({ strokeOpacity: 0.25 }), ...panels.titles, ...ticksAt(x, across, (view.width - LEFT) / panels.columns - 60), ...marks,
-      ...(!view.isZoomed && range.length ? [Plot.rect([range], { x1: "0", x2: "1", y1: "2", y2: "3", fill: DIVERGED[theme], fillOpacity: 0.08, stroke: DIVERGED[theme] })] : []),
       Plot.tip(pointed, Plot.pointer({
         x: (d) => (isRun(d) ? d[x.name] : d.x), y: (d) => (isRun(d) ? d[y.name] : d.mean), maxRadius: 14,
         ...panels.of((d) => (isRun(d) ? facets.of(d) : d.facet)), title: (d) => (isRun(d) ? view.about(d) : ofGroup(d, view)),
@@ -131,12 +124,6 @@ function means(view) {
 
 // Seeds at few places are moved apart, so that groups do not hide each other.
 function places(view) { return view.places.levels.length <= MOST_KEYS && view.colors.levels.length > 1; }
-
-// Whether a run is in the range of both columns; what diverged has no height.
-function within([left, right, bottom, top], x, y) {
-  const inside = (value, low, high) => (low ?? null) === null || (value !== null && value >= low && value <= high);
-  return (run) => inside(run[x.name], left, right) && (run.outcome === "diverged" || inside(run[y.name], bottom, top));
-}
 
 function ofGroup(group, { x, y, colors, facet }) {
   const named = [[x.name, group.x], [colors.name, group.level], [facet, group.facet]].filter(([name]) => name);
@@ -206,22 +193,4 @@ function bandsOf(members, k) {
     const sorted = Float64Array.from(values).sort();
     return { epoch, mean: d3.mean(sorted), low: d3.quantileSorted(sorted, 0.05), high: d3.quantileSorted(sorted, 0.95) };
   });
-}
-
-// The picture as a file of its own: title and legend in it, colours of the page.
-function asFile(svg, title, legend) {
-  const copy = svg.cloneNode(true), look = getComputedStyle(svg);
-  const width = Number(svg.getAttribute("width")), height = Number(svg.getAttribute("height"));
-  const rows = Math.ceil(legend.length / 8), paper = getComputedStyle(document.body).backgroundColor;
-  copy.setAttribute("height", height + 24 + 18 * rows);
-  copy.setAttribute("viewBox", `0 0 ${width} ${height + 24 + 18 * rows}`);
-  copy.setAttribute("style", `background: ${paper}; color: ${look.color}; --paper: ${paper}; font: 12px system-ui, sans-serif`);
-  const add = (tag, x, y) => d3.select(copy).append(tag).attr("transform", `translate(${x}, ${height + y})`).attr("fill", "currentColor");
-  add("text", 12, 14).text(title);
-  legend.forEach(([name, color], i) => {
-    const x = 12 + ((width - 24) / 8) * (i % 8), y = 34 + 18 * Math.floor(i / 8);
-    add("circle", x + 5, y - 4).attr("r", 4).attr("fill", color);
-    add("text", x + 14, y).text(name);
-  });
-  return new XMLSerializer().serializeToString(copy);
 }

@@ -4,7 +4,7 @@
 const PAGE_ROWS = 100;
 const START = {
   group: 1, x: "global_batch", y: "", color: "", facet: "auto", kind: "means", xlog: true, ylog: false,
-  query: "", hidden: [], range: [], zoom: true, measure: "", curvelog: false, sort: "", first: 0, picks: [], theme: "",
+  query: "", hidden: [], measure: "", curvelog: false, sort: "", first: 0, picks: [], theme: "",
 };
 const FIRST = ["run_id", "outcome", "reason", "global_batch", "warmup_epochs", "lr_rule", "peak_lr", "seed"];
 const state = { ...START };
@@ -79,7 +79,7 @@ function choice(label, key, chosen, options) {
   const list = options.map(([value, text]) => element("option", text, { value, selected: value === chosen }));
   const select = element("select", null, { id: `choose-${key}` }, list);
   const isNumber = typeof START[key] === "number";
-  select.onchange = () => set({ [key]: isNumber ? Number(select.value) : select.value, range: [], hidden: [] });
+  select.onchange = () => set({ [key]: isNumber ? Number(select.value) : select.value, hidden: [] });
   return element("label", label, {}, [select]);
 }
 
@@ -103,7 +103,7 @@ function controls() {
     choice("x", "x", column("x").name, names), tick("log", "xlog"),
     choice("y", "y", column("y", data.metric.name).name, numbers), tick("log", "ylog"),
     choice("colour", "color", color().name, names),
-    choice("panels", "facet", panelColumn(), [["", "one"], ...names]), tick("zoom to what is marked", "zoom"),
+    choice("panels", "facet", panelColumn(), [["", "one"], ...names]),
   ]);
   fill("curve-controls", [choice("measure", "measure", measure(), data.measures.map((name) => [name, name])), tick("log", "curvelog")]);
 }
@@ -118,14 +118,14 @@ function refresh() {
   const view = {
     student: data.student, theme: theme(), width: byId("explore").clientWidth, about, picked,
     x: column("x"), y: column("y", data.metric.name), kind: state.kind, facet: panelColumn(),
-    xlog: state.xlog, ylog: state.ylog, range: state.range, isZoomed: state.zoom, runs: runs.filter(matcher(state.query, columns)),
+    xlog: state.xlog, ylog: state.ylog, runs: runs.filter(matcher(state.query, columns)),
   };
   draw("explore", withKeys(view, color(), state.hidden));
   legend("legend", view, state.hidden);
-  inView = view.runs.filter(within(state.range, view.x, view.y));
+  inView = view.runs;
   const drawn = figures.explore, isMixed = drawn.groups.some((group) => group.isMixed);
   const mixed = isMixed ? "; some means are of runs that differ in more than the seed: other panels or colours part them" : "";
-  say((drawn.numDots || state.kind === "heat map" || !inView.length ? "" : `; means are drawn until ${NUMBER.format(MOST_DOTS)} runs or fewer are in view: filter, or drag over the figure`) + mixed);
+  say((drawn.numDots || state.kind === "heat map" || !inView.length ? "" : `; means are drawn until ${NUMBER.format(MOST_DOTS)} runs or fewer are in view: filter them`) + mixed);
   drawAnswer(view);
   const name = measure(), unit = name.endsWith("accuracy") ? "%" : "";
   draw("curves", { ...view, runs: inView, measures: data.measures, measure: { name, unit, number: true }, log: state.curvelog, label: `${name} against the epoch` });
@@ -154,7 +154,7 @@ function drawAnswer(view) {
   const number = String(Math.min(Math.max(1, state.group), data.groups.length)), group = data.groups[number - 1];
   const main = {
     ...view, kind: "means", runs: runs.filter((run) => String(run.compared) === number), x: columns.get("global_batch"), xlog: true, ylog: false,
-    y: columns.get(data.metric.name), range: [], facet: "lr_rule", picked: [],
+    y: columns.get(data.metric.name), facet: "lr_rule", picked: [],
   };
   draw("answer", withKeys(main, columns.get("warmup_epochs"), []));
   legend("answer-legend", main);
@@ -246,63 +246,6 @@ function drawTable() {
   byId("place").textContent = `${state.first + 1} to ${state.first + shown.length} of ${known.length}`;
 }
 
-// A rectangle of the explored figure in pixels of a panel, as the range of both columns.
-function narrow([left, right, top, bottom]) {
-  const { svg, view } = figures.explore, [x, y] = ["x", "y"].map((name) => svg.scale(name));
-  const scaled = view.y.unit === "%" ? 100 : 1;
-  const across = x.invert ? [x.invert(left), x.invert(right)] : [null, null];
-  set({ range: [...across, y.invert(bottom) / scaled, y.invert(top) / scaled], first: 0 });
-}
-
-// Where a point of the figure lies within its panel.
-function inPanel(event) {
-  const { svg } = figures.explore, box = svg.getBoundingClientRect();
-  const at = { x: event.clientX - box.left, y: event.clientY - box.top };
-  for (const [name, key, margin] of [["fx", "x", LEFT], ["fy", "y", 26]]) {
-    const panels = svg.scale(name);
-    const starts = panels ? panels.domain.map((level) => panels.apply(level)).filter((start) => start <= at[key]) : [];
-    if (starts.length) at[key] -= d3.max(starts) - margin;
-  }
-  return at;
-}
-
-function brush(event) {
-  if (event.pointerType === "touch" || event.button || state.kind === "heat map") return;
-  const from = inPanel(event), start = [event.offsetX, event.offsetY];
-  const marked = d3.select(figures.explore.svg).append("rect").attr("class", "brush");
-  const move = (now) => {
-    const box = figures.explore.svg.getBoundingClientRect(), [x, y] = [now.clientX - box.left, now.clientY - box.top];
-    marked.attr("x", Math.min(x, start[0])).attr("y", Math.min(y, start[1]))
-      .attr("width", Math.abs(x - start[0])).attr("height", Math.abs(y - start[1]));
-  };
-  const end = (now) => {
-    removeEventListener("pointermove", move);
-    marked.remove();
-    const [dx, dy] = [now.clientX - event.clientX, now.clientY - event.clientY];
-    if (Math.abs(dx) < 6 || Math.abs(dy) < 6) return;
-    narrow([...d3.sort([from.x, from.x + dx]), ...d3.sort([from.y, from.y + dy])]);
-  };
-  addEventListener("pointermove", move);
-  addEventListener("pointerup", end, { once: true });
-}
-
-const STEPS = { ArrowLeft: [-0.2, 0], ArrowRight: [0.2, 0], ArrowUp: [0, -0.2], ArrowDown: [0, 0.2], "+": [0, 0, -0.2], "-": [0, 0, 0.3] };
-
-function keys(event) {
-  if (event.key === "Escape") return set({ range: [] });
-  if (!(event.key in STEPS) || state.kind === "heat map") return undefined;
-  event.preventDefault();
-  const [dx, dy, grow = 0] = STEPS[event.key], { svg } = figures.explore;
-  const [x, y] = ["x", "y"].map((name) => svg.scale(name).range), [w, h] = [x[1] - x[0], y[0] - y[1]];
-  return narrow([x[0] + (dx - grow) * w, x[1] + (dx + grow) * w, y[1] + (dy - grow) * h, y[0] + (dy + grow) * h]);
-}
-
-function picture(id) {
-  const { svg, view } = figures[id];
-  const legend = view.colors.levels.map((level) => [words(level), view.palette.get(level)]);
-  save(`${id}.svg`, "image/svg+xml", asFile(svg, `${view.label.split(";")[0]} (${view.colors.name} by colour)`, legend));
-}
-
 async function begin() {
   const bytes = Uint8Array.from(atob(byId("data").textContent), (c) => c.charCodeAt(0));
   const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -311,14 +254,15 @@ async function begin() {
   let later = 0;
   byId("query").oninput = () => { // many runs take a moment to draw: not at every key
     clearTimeout(later);
-    later = setTimeout(() => set({ query: byId("query").value, first: 0, range: [] }), runs.length > 500 ? 250 : 0);
+    later = setTimeout(() => set({ query: byId("query").value, first: 0 }), runs.length > 500 ? 250 : 0);
   };
   byId("choose-theme").onchange = () => set({ theme: byId("choose-theme").value });
-  byId("explore").onpointerdown = brush;
-  byId("explore").onkeydown = keys;
-  byId("all").onclick = () => set({ range: [], hidden: [], query: "" });
-  for (const id of ["answer", "explore", "curves"]) byId(`${id}-picture`).onclick = () => picture(id);
-  byId("csv").onclick = () => save("runs.csv", "text/csv", d3.csvFormat(inView, [...columns.keys()]));
+  byId("all").onclick = () => set({ hidden: [], query: "" });
+  byId("csv").onclick = () => {
+    const url = URL.createObjectURL(new Blob([d3.csvFormat(inView, [...columns.keys()])], { type: "text/csv" }));
+    element("a", null, { href: url, download: "runs.csv" }).click();
+    URL.revokeObjectURL(url);
+  };
   byId("before").onclick = () => set({ first: state.first - PAGE_ROWS });
   byId("after").onclick = () => set({ first: state.first + PAGE_ROWS });
   const again = () => { if (runs.length) refresh(); };

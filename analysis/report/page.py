@@ -248,6 +248,7 @@ def page(data: dict[str, Any]) -> str:
 
     The data is as `report_data` returns it.
     """
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # as every browser reads it
     scripts = [_read(name) for name in _SCRIPTS]
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
@@ -257,15 +258,10 @@ def page(data: dict[str, Any]) -> str:
         "policy": f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
         "connect-src 'none'; base-uri 'none'; form-action 'none'",
         "style": _read("page.css"),
-        "data": base64.b64encode(zlib.compress(as_json(data).encode())).decode(),
+        "data": base64.b64encode(zlib.compress(text.encode())).decode(),
         "scripts": "".join(f"<script>{script}</script>\n" for script in scripts),
     }
     return re.sub(r"{{(\w+)}}", lambda found: parts[found[1]], _read("page.html"))
-
-
-def as_json(value: Any) -> str:
-    """JSON as every browser reads it."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 def _read(name: str) -> str:

@@ -103,9 +103,3 @@ function tableOf(heads, rows) {
   return element("table", null, {}, [head, ...rows.map((cells) =>
     element("tr", null, {}, cells.map((text) => element("td", text))))]);
 }
-
-function save(name, kind, text) {
-  const url = URL.createObjectURL(new Blob([text], { type: kind }));
-  element("a", null, { href: url, download: name }).click();
-  URL.revokeObjectURL(url);
-}

@@ -13,17 +13,6 @@ from analysis.sequential.rule import Course, Rule, follow
 from analysis.tables.metric import find_metric
 
 __all__ = [
-    "LEAST_SEEDS",
-    "Course",
-    "Looks",
-    "Question",
-    "Rule",
-    "describe_end",
-    "describe_verdict",
-    "find_metric",
-    "find_record",
-    "follow",
-    "has_no_spread",
-    "parse_question",
-    "record_question",
-]
+    "LEAST_SEEDS", "Course", "Looks", "Question", "Rule", "describe_end", "describe_verdict",
+    "find_metric", "find_record", "follow", "has_no_spread", "parse_question", "record_question",
+]  # fmt: skip

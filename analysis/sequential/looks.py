@@ -30,21 +30,19 @@ class Looks:
     Attributes:
         at: rising numbers of seeds; the last is all that there are.
         level: error rate over all looks, both sides and all comparisons.
-        power: of its spending.
     """
 
     at: tuple[int, ...]
     level: float = LEVEL
-    power: float = POWER
 
     @classmethod
-    def every(cls, step: int, *, first: int, last: int) -> "Looks":
+    def plan(cls, step: int, *, first: int, last: int) -> "Looks":
         """At the first number of seeds, then after each step, and at the last."""
         return cls((*range(min(first, last), last, step), last))
 
     def half_width(self, n: int, level: float) -> float:
         """Half the width of an interval after n seeds [standard errors]."""
-        return critical_values(self.at, level, self.power)[self.at.index(n)]
+        return critical_values(self.at, level)[self.at.index(n)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +125,34 @@ def critical_values(
         if n == first:
             beyond = float(stats.t.isf(spent / 2, n - 1))
         elif n in looks:
-            beyond = _beyond(edges, chance, n, spent - before)
+            beyond = _find_bound(edges, chance, n, spent - before)
         found += [beyond] if n in looks else []
-        after = _cells(n, beyond)
+        # Edges of r after n values, as far as |t| may go.
+        most = np.arcsin(1.0 if np.isinf(beyond) else _r_of_t(beyond, n) / np.sqrt(n))
+        after = np.sqrt(n) * np.sin(np.linspace(-most, most, _CELLS + 1))
         if n == first:
-            chance = np.diff(stats.t.cdf(_t(after, n), n - 1))
+            with np.errstate(divide="ignore"):
+                t = after * np.sqrt((n - 1) / np.maximum(n - after**2, 0))
+            chance = np.diff(stats.t.cdf(t, n - 1))
         else:
-            chance = np.diff(_below(after, edges, n) @ chance)
+            chance = np.diff(_chance_below(after, edges, n) @ chance)
         edges, before = after, spent
     return tuple(found)
 
 
-def _beyond(edges: Array, chance: Array, n: int, part: float) -> float:
+def _find_bound(edges: Array, chance: Array, n: int, part: float) -> float:
     """The bound that `|t|` exceeds for the first time at n values with this chance."""
 
     def excess(log_t: float) -> float:
-        end = _r(float(np.exp(log_t)), n)
-        below, above = _below(np.array([-end, end]), edges, n) @ chance
+        end = _r_of_t(float(np.exp(log_t)), n)
+        below, above = _chance_below(np.array([-end, end]), edges, n) @ chance
         return float(chance.sum() - (above - below) - part)
 
     found = optimize.root_scalar(excess, bracket=(-3.0, 30.0), xtol=1e-9)
     return float(np.exp(found.root))
 
 
-def _below(ends: Array, edges: Array, n: int) -> Array:
+def _chance_below(ends: Array, edges: Array, n: int) -> Array:
     """The chance that r after n values is at most each end, from the middle of each cell before."""
     r = (edges[1:] + edges[:-1]) / 2
     length, turn = np.sqrt(1 + r**2), np.arctan(r)  # r cos(phi) + sin(phi), as a single sine
@@ -165,16 +167,5 @@ def _below(ends: Array, edges: Array, n: int) -> Array:
     return up_to(angle - turn) + 1 - falling
 
 
-def _cells(n: int, beyond: float) -> Array:
-    """Edges of r after n values, as far as `|t|` may go."""
-    most = np.arcsin(1.0 if np.isinf(beyond) else _r(beyond, n) / np.sqrt(n))
-    return np.sqrt(n) * np.sin(np.linspace(-most, most, _CELLS + 1))
-
-
-def _r(t: float, n: int) -> float:
+def _r_of_t(t: float, n: int) -> float:
     return t * np.sqrt(n / (t**2 + n - 1))
-
-
-def _t(r: Array, n: int) -> Array:
-    with np.errstate(divide="ignore"):
-        return r * np.sqrt((n - 1) / np.maximum(n - r**2, 0))

@@ -4,15 +4,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from analysis.papers import PAPERS
 from analysis.papers.claim import runs_at
-from analysis.papers.paper import Paper, place_runs
+from analysis.papers.paper import place_runs
 from analysis.sequential.looks import Looks
 from analysis.sequential.rule import Best, Bounds, Rule
 from analysis.stats.contrasts import Contrasts
+from analysis.stats.replicates import Array
 from analysis.tables.metric import Metric
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import did_you_mean, several
@@ -47,8 +47,8 @@ class Question:
         names: names of the contrasts.
         margin: the largest difference that does not matter, in the metric's unit.
         is_each: whether each contrast has an answer of its own.
-        is_claim: whether the contrasts are a paper's, on the metric as it is; otherwise its sign is
-            chosen so that more is better.
+        sign: the factor on values before arms are compared: a paper's contrasts are of the metric
+            as it is; otherwise more is better.
     """
 
     text: str
@@ -58,17 +58,12 @@ class Question:
     names: Sequence[str] = ()
     margin: float = 0.0
     is_each: bool = False
-    is_claim: bool = False
+    sign: float = 1.0
 
     @property
     def seeds(self) -> list[int]:
         """The seeds, in the order of the grid."""
         return list(self.arms[0].runs)
-
-    @property
-    def sign(self) -> float:
-        """The factor by which values are multiplied before arms are compared."""
-        return 1.0 if self.is_claim else self.metric.sign
 
     def rule(self, looks: Looks) -> Rule:
         """The rule that answers it, before any look."""
@@ -105,7 +100,8 @@ def _read_best(
             f"with one in the grid: {arms[0].name}. Give {key} more values."
         )
         raise ValueError(msg)
-    return Question(text=text, arms=arms, metric=metric, margin=_read_margin(text, found, metric))
+    margin = _read_margin(text, found, metric)
+    return Question(text=text, arms=arms, metric=metric, margin=margin, sign=metric.sign)
 
 
 def _read_no_worse(
@@ -116,19 +112,17 @@ def _read_no_worse(
     if found["base"]:
         key, value = "batch", points[0].words["base_batch"][0]
     arms = _make_arms(key, points)
-    place = next(
-        (i for i, arm in enumerate(arms) if _is_same_value(arm.name.partition("=")[2], value)), -1
-    )
-    if place < 0 or len(arms) < 2:
+    same = [i for i, arm in enumerate(arms) if _is_same_value(arm.name.partition("=")[2], value)]
+    if not same or len(arms) < 2:
         shown = ", ".join(arm.name for arm in arms)
         msg = (
             f"question needs {key}={value} and another value of {key} in the grid; got "
             f"question={text!r}, the grid has {shown}. Add the missing value."
         )
         raise ValueError(msg)
-    others = [i for i in range(len(arms)) if i != place]
+    others = [i for i in range(len(arms)) if i != same[0]]
     margin = _read_margin(text, found, metric)
-    pairs = [(i, place) for i in others]
+    pairs = [(i, same[0]) for i in others]
     return Question(
         text=text,
         arms=arms,
@@ -137,6 +131,7 @@ def _read_no_worse(
         names=[arms[i].name for i in others],
         margin=margin,
         is_each=True,
+        sign=metric.sign,
     )
 
 
@@ -162,20 +157,24 @@ def _read_claim(
             f": {why}. `python -m analysis claims` judges what it can."
         )
         raise ValueError(msg)
-    chosen = _find_points(text, paper, number - 1, points)
     names = [str(point) for point in claim.points]
+    placed = place_runs(pd.DataFrame([planned_columns(point) for point in points]), paper)
+    masks = runs_at(placed, claim.points)
+    chosen = [[points[int(i)] for i in placed.index[here]] for here in masks]
+    if missing := [name for name, here in zip(names, chosen, strict=True) if not here]:
+        msg = (
+            f"question must be a claim about points of the grid; got {text!r}, and the grid lacks "
+            f"{several(len(missing), 'point')} of the paper's numbers: {'; '.join(missing)}."
+        )
+        raise ValueError(msg)
     _check_alike([c for point in chosen for c in point], ("batch", "warmup", "lr_rule"))
-    arms = [
-        Arm(name, {run.config.seed: run for run in point})
-        for name, point in zip(names, chosen, strict=True)
-    ]
+    named = zip(names, chosen, strict=True)
     return Question(
         text=f"{text}: {claim.text}",
-        arms=arms,
+        arms=[Arm(name, {run.config.seed: run for run in point}) for name, point in named],
         metric=claim.metric,
         contrasts=claim.contrasts,
-        names=[_describe_contrast(row, names) for row in claim.contrasts.weights],
-        is_claim=True,
+        names=[_name_contrast(row, names) for row in claim.contrasts.weights],
     )
 
 
@@ -194,12 +193,8 @@ def _read_margin(text: str, found: re.Match[str], metric: Metric) -> float:
     if found["margin"] is None:
         return 0.0
     if bool(found["points"]) != (metric.unit == "%"):
-        amount = found["margin"]
-        rule = (
-            f"in points: within {amount} points"
-            if metric.unit == "%"
-            else f"a number of {metric.name}"
-        )
+        rule = f"in points: within {found['margin']} points"
+        rule = rule if metric.unit == "%" else f"a number of {metric.name}"
         msg = f"the margin of a question must be {rule}; got question={text!r}."
         raise ValueError(msg)
     return float(found["margin"]) / (100 if found["points"] else 1)
@@ -232,10 +227,8 @@ def _make_arms(key: str, points: Sequence[RunSpec]) -> list[Arm]:
     by_value: dict[str, list[RunSpec]] = {}
     for point in points:
         by_value.setdefault(point.words[key][0], []).append(point)
-    return [
-        Arm(f"{key}={value}", {p.config.seed: p for p in there})
-        for value, there in by_value.items()
-    ]
+    named = {f"{key}={value}": there for value, there in by_value.items()}
+    return [Arm(name, {p.config.seed: p for p in there}) for name, there in named.items()]
 
 
 def _check_key(key: str, points: Sequence[RunSpec]) -> None:
@@ -272,26 +265,7 @@ def _check_seeds(arms: Sequence[Arm]) -> None:
         raise ValueError(msg)
 
 
-def _find_points(
-    text: str, paper: Paper, number: int, points: Sequence[RunSpec]
-) -> list[list[RunSpec]]:
-    """For each point of the claim, the runs of the grid at that point."""
-    frame = pd.DataFrame([planned_columns(point) for point in points])
-    placed = place_runs(frame, paper)
-    wanted = paper.claims[number].points
-    chosen = [[points[int(i)] for i in placed.index[here]] for here in runs_at(placed, wanted)]
-    if missing := [str(p) for p, here in zip(wanted, chosen, strict=True) if not here]:
-        msg = (
-            f"question must be a claim about points of the grid; got {text!r}, and the grid lacks "
-            f"{several(len(missing), 'point')} of the paper's numbers: {'; '.join(missing)}."
-        )
-        raise ValueError(msg)
-    return chosen
-
-
-def _describe_contrast(
-    weights: "np.ndarray[tuple[int], np.dtype[np.float64]]", names: Sequence[str]
-) -> str:
+def _name_contrast(weights: Array, names: Sequence[str]) -> str:
     used = [(weight, name) for weight, name in zip(weights, names, strict=True) if weight]
     if sorted(weight for weight, _ in used) == [-1, 1]:
         above, below = (next(n for w, n in used if w == sign) for sign in (1, -1))

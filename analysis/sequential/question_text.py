@@ -11,22 +11,19 @@ from analysis.sequential.looks import Interval, Looks
 from analysis.sequential.question import Question
 from analysis.sequential.rule import Best, Bounds, Course, Rule
 from sweeper.spec.sentences import several
-from sweeper.store.questions import question_file, read_plans, store_question
+from sweeper.store.publish import publish_json
+from sweeper.store.questions import FOLDER
 
 
 def describe_verdict(question: Question, rule: Rule) -> str:
     """The answer according to the looks so far, with intervals."""
     if isinstance(rule, Best):
         return _describe_best(question, rule)
-    assert isinstance(rule, Bounds)
     if question.is_each:
         return " ".join(_describe_contrast(question, rule, k) for k in range(len(rule.answers)))
     verdict = {True: "reproduced", False: "contradicted", None: "not decided"}[rule.answer]
-    parts = [
-        f"{name} {_format_interval(question, interval)}"
-        for name, interval in zip(question.names, rule.intervals, strict=True)
-        if interval
-    ]
+    named = zip(question.names, rule.intervals, strict=True)
+    parts = [f"{name} {_format_interval(question, found)}" for name, found in named if found]
     shown = f" ({'; '.join(parts)})" if parts else ""
     return f"{question.text}: {verdict}{shown}{_describe_lost(question, rule)}."
 
@@ -64,17 +61,13 @@ def _describe_contrast(question: Question, rule: Bounds, k: int) -> str:
     word = {True: "no worse", False: "worse", None: "not decided"}[rule.answers[k]]
     if rule.contrasts.using(rule.lost)[k]:
         return f"{name}: not decided, as runs diverged{_describe_lost(question, rule)}."
-    by = (
-        f", by {_format_amount(question, question.margin)} or more"
-        if rule.answers[k] is False
-        else ""
-    )
-    return f"{name}: {word}{by}" + (
-        f" (better {_format_interval(question, interval)})." if interval else "."
-    )
+    if rule.answers[k] is False:
+        word += f", by {_format_amount(question, question.margin)} or more"
+    shown = f" (better {_format_interval(question, interval)})" if interval else ""
+    return f"{name}: {word}{shown}."
 
 
-def _describe_lost(question: Question, rule: Best | Bounds) -> str:
+def _describe_lost(question: Question, rule: Rule) -> str:
     names = [arm.name for arm, lost in zip(question.arms, rule.lost, strict=True) if lost]
     return f"; not compared, as a run diverged: {', '.join(names)}" if names else ""
 
@@ -94,7 +87,6 @@ def _format_interval(question: Question, interval: Interval) -> str:
 
 def has_no_spread(rule: Rule) -> bool:
     """Whether every difference that the latest look compared was the same at every seed."""
-    assert isinstance(rule, Best | Bounds)
     every = rule.pairs.values() if isinstance(rule, Best) else rule.intervals
     found = [interval for interval in every if interval]
     latest = max((interval.n for interval in found), default=0)
@@ -113,9 +105,13 @@ def find_record(question: Question, looks: Looks, results: Path) -> Path:
         for arm in question.arms
     ]
     about = [question.text.replace("=", " ").split(), question.metric.name, settings]
-    digest, plan = _digest(about), _digest([question.seeds, looks.at])
-    own = question_file(results, digest, plan)
-    for path, before in read_plans(results, digest).items():
+    subject, plan = (
+        hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+        for content in (about, [question.seeds, looks.at])
+    )
+    own = results / FOLDER / f"{subject}-{plan}.json"
+    for path in sorted(own.parent.glob(f"{subject}-*.json")):
+        before = json.loads(path.read_text())
         if path != own and set(before["seeds"]) & set(question.seeds):
             msg = (
                 "seed and the looks must be those that the question was started with; "
@@ -138,7 +134,8 @@ def record_question(path: Path, question: Question, looks: Looks, **found: Any) 
         "looks_at": looks.at,
         **found,
     }
-    store_question(path, content)
+    path.parent.mkdir(exist_ok=True)
+    publish_json(path, content)
 
 
 def describe_end(
@@ -149,7 +146,3 @@ def describe_end(
     looks = several(course.looks, "look")
     counts = f"{looks}, {several(len(runs), 'run')} used, {of_all - len(runs)} of {of_all} left out"
     return f"{describe_verdict(question, rule)}\n{why} {counts}."
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]

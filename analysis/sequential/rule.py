@@ -6,7 +6,6 @@ arms cancels, and unequal variances of the arms do no harm.
 
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,30 +15,6 @@ from analysis.stats.contrasts import Contrasts
 from analysis.stats.replicates import Array
 
 Flags = NDArray[np.bool_]
-
-
-class Rule(Protocol):
-    """How intervals answer a question."""
-
-    looks: Looks
-
-    @property
-    def open_arms(self) -> Flags:
-        """Arms for which more seeds would be informative; none once the question is answered."""
-        ...
-
-    @property
-    def is_answered(self) -> bool:
-        """Whether the whole question has an answer."""
-        ...
-
-    def update(self, values: Array) -> None:
-        """Look at values of the first seeds, shape (arms, seeds); infinite for diverged runs."""
-        ...
-
-    def chance(self, last: int) -> float:
-        """An upper bound on the chance of an answer at the look after `last` seeds."""
-        ...
 
 
 @dataclass(slots=True)
@@ -75,12 +50,10 @@ class Bounds:
     @property
     def answer(self) -> bool | None:
         """Whether all do, or any does; None while that is open, and where each counts."""
-        if self.is_each:
-            return None
         decisive = self.contrasts.is_any  # a single such contrast is enough
-        if decisive in self.answers:
-            return decisive
-        return None if None in self.answers else not decisive
+        if self.is_each or (None in self.answers and decisive not in self.answers):
+            return None
+        return decisive if decisive in self.answers else not decisive
 
     @property
     def is_answered(self) -> bool:
@@ -89,29 +62,25 @@ class Bounds:
 
     @property
     def _open(self) -> list[int]:
+        """Places of the contrasts that more seeds may answer; none once the whole is answered."""
         lost = self.contrasts.using(self.lost)
-        is_over = self.answer is not None
-        return [
-            k
-            for k, known in enumerate(self.answers)
-            if known is None and not lost[k] and not is_over
-        ]
+        places = [k for k, known in enumerate(self.answers) if known is None and not lost[k]]
+        return places if self.answer is None else []
 
     @property
     def open_arms(self) -> Flags:
-        """Arms of the contrasts without an answer."""
+        """Arms of the contrasts for which more seeds would be informative."""
         return np.asarray(self.contrasts.uses[self._open].any(axis=0))
 
     def update(self, values: Array) -> None:
-        """Answer what can be answered."""
+        """Look at values of the first seeds, shape (arms, seeds); infinite for diverged runs."""
         self.lost |= np.isinf(values).any(axis=1)
         inside, outside = self._levels
         for k in self._open:
             arms = self.contrasts.uses[k]
             of_seeds = self.contrasts.weights[k, arms] @ values[arms] + self.contrasts.constant
-            near, far = (
-                Interval.from_seeds(of_seeds, self.looks, level) for level in (inside, outside)
-            )
+            near = Interval.from_seeds(of_seeds, self.looks, inside)
+            far = Interval.from_seeds(of_seeds, self.looks, outside)
             self.intervals[k] = far if self.contrasts.is_any else near
             if self.contrasts.lower < near.low and near.high < self.contrasts.upper:
                 self.answers[k] = True
@@ -196,14 +165,17 @@ class Best:
         """The chance of an arm being the answer, summed over the arms."""
         width = self.looks.half_width(last, self._level)
         left = [int(arm) for arm in np.flatnonzero(self.open_arms)]
-        return sum(
-            min(
-                self.pairs[i, j].chance_between(-self.margin, np.inf, last, width)
-                for j in left
-                if j != i
-            )
+        chances = {
+            (i, j): self.pairs[i, j].chance_between(-self.margin, np.inf, last, width)
             for i in left
-        )
+            for j in left
+            if i != j
+        }
+        return sum(min(chances[i, j] for j in left if j != i) for i in left)
+
+
+#: How intervals answer a question.
+Rule = Best | Bounds
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,11 +41,8 @@ def to_target(
     """
     has_curve = runs["run_id"].isin(curves.loc[curves[metric.name].notna(), "run_id"])
     ended = runs[(runs["outcome"] == "diverged") | (has_curve & (runs["outcome"] == "finished"))]
-    names = {
-        "epoch": "epochs_to_target",
-        "step": "steps_to_target",
-        "examples_seen": "examples_to_target",
-    }
+    clocks = {"epoch": "epochs", "step": "steps", "examples_seen": "examples"}
+    names = {clock: f"{unit}_to_target" for clock, unit in clocks.items()}
     first = first_reached(curves, target, metric, list(names)).rename(columns=names)
     joined = ended.merge(first, on="run_id", how="left")
     return joined.assign(reached_target=joined["steps_to_target"].notna())
@@ -123,17 +120,20 @@ def critical_batch(
     batches = cells.points["global_batch"].to_numpy(dtype=float)
     if len(batches) < 3:
         has_more = reached["global_batch"].nunique() >= 3
-        remedy = (
-            "Choose a target that is easier to reach, or train longer"
-            if has_more
-            else "Run more batches"
-        )
+        easier = "Choose a target that is easier to reach, or train longer."
         msg = (
-            "three or more batches must reach the target in every run; "
-            f"got {len(batches)}. {remedy}."
+            "three or more batches must reach the target in every run; got "
+            f"{len(batches)}. {easier if has_more else 'Run more batches.'}"
         )
         raise ValueError(msg)
-    _check_epochs(usable)
+    if "epochs_to_target" in usable:
+        fewest = usable.groupby("global_batch")["epochs_to_target"].mean().min()
+        if fewest < FEWEST_EPOCHS:
+            msg = (
+                f"every batch must take {FEWEST_EPOCHS} epochs or more to the target; "
+                f"got {fewest:.2g}. Choose a target that is harder to reach."
+            )
+            raise ValueError(msg)
     weights = cells.counts.astype(float)
     slope, intercept = _line(batches, cells.means[None, :], weights)
     value, drawn = _ratio(slope, intercept)[0], None
@@ -168,18 +168,6 @@ def critical_batch(
     )
 
 
-def _check_epochs(reached: pd.DataFrame) -> None:
-    if "epochs_to_target" not in reached:
-        return
-    fewest = reached.groupby("global_batch")["epochs_to_target"].mean().min()
-    if fewest < FEWEST_EPOCHS:
-        msg = (
-            f"every batch must take {FEWEST_EPOCHS} epochs or more to the target; "
-            f"got {fewest:.2g}. Choose a target that is harder to reach."
-        )
-        raise ValueError(msg)
-
-
 def lack_of_fit(
     values: tuple[Array, ...], fitted: Array, num_parameters: int
 ) -> tuple[float, float]:
@@ -190,9 +178,7 @@ def lack_of_fit(
     """
     n = np.array([len(v) for v in values])
     free_pure, free_fit = int((n - 1).sum()), len(values) - num_parameters
-    if free_pure == 0 or free_fit < 1:
-        return np.nan, np.nan
-    if all(map(are_equal, values)):
+    if free_pure == 0 or free_fit < 1 or all(map(are_equal, values)):
         return np.nan, np.nan
     pure = sum(float(((v - v.mean()) ** 2).sum()) for v in values) / free_pure
     means = np.array([v.mean() for v in values])
@@ -208,9 +194,8 @@ def _line(batches: Array, means: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def _ratio(slope: Array, intercept: Array) -> Array:
-    return np.where(
-        (slope > 0) & (intercept > 0), intercept / np.where(slope == 0, 1, slope), np.nan
-    )
+    ratio = intercept / np.where(slope == 0, 1, slope)
+    return np.where((slope > 0) & (intercept > 0), ratio, np.nan)
 
 
 def breaking_batch(
@@ -247,9 +232,8 @@ def breaking_batch(
     _, value, beyond = _crossings(batches, metric.sign * cells.means[None, :], weights, margin)
     low, high = np.nan, np.nan
     if not cells.no_interval:
-        means = cells.resampled_means(
-            rng, draws, 3 * (cells.num_seeds - 1)
-        )  # reference, before, after
+        # Freedom of the reference, the batch before and the batch after.
+        means = cells.resampled_means(rng, draws, 3 * (cells.num_seeds - 1))
         last, _, first = _crossings(batches, metric.sign * means, weights, margin)
         low = percentile_interval(last)[0]
         high = percentile_interval(np.minimum(first, lost))[1]

@@ -52,20 +52,17 @@ def lowest(sums: Array, grid: Array) -> tuple[Array, Array]:
 Shape = Callable[[Array, Array], Array]
 
 
-def _saturating(batches: Array, scale: Array) -> Array:
-    return -np.log1p(scale / batches)
-
-
-def _surge(batches: Array, scale: Array) -> Array:
-    return -np.log(0.5 * (np.sqrt(scale / batches) + np.sqrt(batches / scale)))
-
-
 #: Rules with a fixed exponent.
 FIXED = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}
 
 #: Rules with a batch of their own, where they bend.
 #: saturating: McCandlish et al. 2018, arXiv:1812.06162; surge: Li et al. 2024, arXiv:2405.14578.
-BENT: dict[str, Shape] = {"saturating": _saturating, "surge": _surge}
+BENT: dict[str, Shape] = {
+    "saturating": lambda batches, scale: -np.log1p(scale / batches),
+    "surge": lambda batches, scale: (
+        -np.log(0.5 * (np.sqrt(scale / batches) + np.sqrt(batches / scale)))
+    ),
+}
 
 _GRID_POINTS = 121
 #: Bends are searched up to this factor beyond the batches; within the second factor of an end of
@@ -275,10 +272,14 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     mean = distances.mean(axis=0, keepdims=True)
     is_alike = bool((np.ptp(distances, axis=0) <= ROUNDING * mean).all())
     note = "one seed" if count < 2 else NO_SPREAD * is_alike
-    resampled = mean if note else _resampled(distances, rng, draws)
+    resampled = mean
+    if not note:
+        # Seeds are resampled whole, their deviations stretched for being few.
+        counts = rng.multinomial(count, np.full(count, 1 / count), size=draws)
+        resampled = mean + counts @ ((distances - mean) * stretch(count, count - 1)) / count
     table = _law_table(t, mean, resampled)
-    _, p = _fit(t, mean, LAWS["power"])
-    p_drawn = None if note else _fit(t, resampled, LAWS["power"])[1]
+    _, p = _fit_law(t, mean, "power")
+    p_drawn = None if note else _fit_law(t, resampled, "power")[1]
     method = "c step**p, least squares at log-spaced steps; 95 % percentile bootstrap over seeds"
     power = Estimate.from_draws(p[0], p_drawn, count, method, note)
     frequency = table.set_index("law")["frequency"]
@@ -288,7 +289,7 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     elif power.has_interval and frequency["power"] >= 0.95 and power.low > 0.05:
         verdict = "power law"
     if verdict in _LAW_OF:
-        rss = float(_fit(t, mean, LAWS[_LAW_OF[verdict]])[0][0])
+        rss = float(_fit_law(t, mean, _LAW_OF[verdict])[0][0])
         rise = max(np.ptp(mean), np.finfo(float).tiny)
         verdict = "neither fits" if np.sqrt(rss / len(t)) / rise > _FARTHEST else verdict
     third = max(len(t) // 3, 2)
@@ -299,30 +300,22 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     return Diffusion(power, table, (first, last), verdict)
 
 
-def _power(t: Array, p: float) -> Array:
-    return np.stack([t**p], axis=1)
-
-
-def _shifted(t: Array, p: float) -> Array:
-    return np.stack([np.ones_like(t), t**p], axis=1)
-
-
-def _logarithm(t: Array, _: float) -> Array:
-    return np.stack([np.ones_like(t), np.log(t)], axis=1)
-
-
 Basis = Callable[[Array, float], Array]
 
 #: Each law's columns, given the steps and the exponent.
-LAWS: dict[str, Basis] = {"logarithm": _logarithm, "power": _power, "shifted power": _shifted}
+LAWS: dict[str, Basis] = {
+    "logarithm": lambda t, _: np.stack([np.ones_like(t), np.log(t)], axis=1),
+    "power": lambda t, p: np.stack([t**p], axis=1),
+    "shifted power": lambda t, p: np.stack([np.ones_like(t), t**p], axis=1),
+}
 _LAW_PARAMETERS = {"logarithm": 2, "power": 2, "shifted power": 3}
 
 
-def _fit(t: Array, y: Array, basis: Basis) -> tuple[Array, Array]:
+def _fit_law(t: Array, y: Array, law: str) -> tuple[Array, Array]:
     """Least residual sum of squares over the exponents, and that exponent, for each row of y."""
-    if basis is _logarithm:
-        return _residuals(y, basis(t, 0)), np.zeros(len(y))
-    sums = [_residuals(y, basis(t / t.max(), p)) for p in _POWERS]
+    if law == "logarithm":
+        return _residuals(y, LAWS[law](t, 0)), np.zeros(len(y))
+    sums = [_residuals(y, LAWS[law](t / t.max(), p)) for p in _POWERS]
     return lowest(np.stack(sums, axis=1), _POWERS)
 
 
@@ -333,9 +326,8 @@ def _residuals(y: Array, design: Array) -> Array:
 
 def _law_table(t: Array, mean: Array, resampled: Array) -> pd.DataFrame:
     def score(y: Array) -> Array:
-        return np.stack(
-            [aicc(_fit(t, y, b)[0], len(t), _LAW_PARAMETERS[n]) for n, b in LAWS.items()]
-        )
+        fits = [(_fit_law(t, y, law)[0], _LAW_PARAMETERS[law]) for law in LAWS]
+        return np.stack([aicc(rss, len(t), count) for rss, count in fits])
 
     scores, drawn = score(mean)[:, 0], score(resampled)
     winners = drawn[:2].argmin(axis=0)  # the third law, of more parameters, does not compete
@@ -345,11 +337,3 @@ def _law_table(t: Array, mean: Array, resampled: Array) -> pd.DataFrame:
         for law, score, share in zip(LAWS, scores, shares, strict=True)
     ]
     return pd.DataFrame(rows, columns=["law", "num_parameters", "aicc", "delta", "frequency"])
-
-
-def _resampled(distances: Array, rng: np.random.Generator, draws: int) -> Array:
-    n = len(distances)
-    mean = distances.mean(axis=0)
-    stretched = (distances - mean) * stretch(n, n - 1)
-    counts = rng.multinomial(n, np.full(n, 1 / n), size=draws)
-    return mean + counts @ stretched / n

@@ -92,12 +92,7 @@ def best_warmups(
     Source:
         The parabola is ours: smooth, a single optimum, exact for a quadratic in log warmup.
     """
-    cells, note = Replicates.from_runs(
-        runs, ["global_batch", "warmup_epochs"], metric.name
-    ).drop_single()
-    found = fit_optima(cells, "warmup_epochs", rng, draws, metric)
-    notes = filter(None, [found.note, note, describe_diverged(runs)])
-    return replace(found, note="; ".join(notes))
+    return _fit_runs(runs, "warmup_epochs", rng, draws, metric)
 
 
 def best_lrs(
@@ -117,6 +112,12 @@ def best_lrs(
     Returns:
         The best learning rates of batches with three or more rates.
     """
+    return _fit_runs(runs, column, rng, draws, metric)
+
+
+def _fit_runs(
+    runs: pd.DataFrame, column: str, rng: np.random.Generator, draws: int, metric: Metric
+) -> Optima:
     cells, note = Replicates.from_runs(runs, ["global_batch", column], metric.name).drop_single()
     found = fit_optima(cells, column, rng, draws, metric)
     notes = filter(None, [found.note, note, describe_diverged(runs)])

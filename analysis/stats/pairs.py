@@ -85,15 +85,12 @@ def compare(
     arms = Arms.from_seeds([first, second])
     if num_validation:
         arms = arms.floor_variances(num_validation)
-    ranked = [
-        np.append(first, [worst] * num_diverged[0]),
-        np.append(second, [worst] * num_diverged[1]),
-    ]
-    of_ranks = ranked if any(num_diverged) else None
+    paired = zip((first, second), num_diverged, strict=True)
+    ranked = [np.append(values, [worst] * lost) for values, lost in paired]
+    by_rank = any(num_diverged)
     contrasts = Contrasts.pairs((0, 1)), Contrasts.pairs((0, 1), lower=-margin, upper=margin)
     differ, within = (
-        weigh(c, arms, [rank_test(c, 0, of_ranks, fixed_rng())] if of_ranks else ())
-        for c in contrasts
+        weigh(c, arms, [rank_test(c, 0, ranked, fixed_rng())] if by_rank else ()) for c in contrasts
     )
     p_different = 2 * float(min(differ.p_for, differ.p_against))
     p_equivalent = float(within.p_for)
@@ -101,16 +98,14 @@ def compare(
     verdict = "equivalent" if p_equivalent < level else verdict
     method = f"Welch t, 95 %; equivalence margin {margin:g}"
     lost = [format_share(k, n) for k, n in zip(num_diverged, counts, strict=True)]
-    note = f"diverged: {' and '.join(lost)}; judged by rank" if of_ranks else ""
-    no_spread = np.isnan(p_different) and not of_ranks
+    note = f"diverged: {' and '.join(lost)}; judged by rank" if by_rank else ""
+    no_spread = np.isnan(p_different) and not by_rank
     if no_spread:
         note = "every seed measured the same: nothing to test by"
     ends = (np.nan, np.nan) if no_spread else (float(differ.low), float(differ.high))
     estimate = Estimate(float(differ.value), *ends, min(counts), method, note)
-    needed = 0
-    if verdict == "inconclusive":
-        needed = -1
-    if needed and not (of_ranks or np.isnan(p_different)):  # down to half the margin
+    needed = -1 if verdict == "inconclusive" else 0
+    if needed and not (by_rank or np.isnan(p_different)):  # down to half the margin
         error = float(np.sqrt((arms.variances / arms.counts).sum()))
         distance = assured_distance(abs(estimate.value), error, float((arms.counts - 1).sum()))
         spread = assured_spread(arms.variances, arms.counts)

@@ -7,8 +7,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
-from scipy.stats import norm as normal
-from scipy.stats import t as student
 
 from sweeper.spec.sentences import several
 
@@ -234,7 +232,7 @@ def stretch(count: int, freedom: float) -> float:
 def student_factor(freedom: float, level: float = LEVEL) -> float:
     """How much wider Student's interval is than the normal interval."""
     end = 0.5 + level / 2
-    return float(student.ppf(end, freedom) / normal.ppf(end))
+    return float(stats.t.ppf(end, freedom) / stats.norm.ppf(end))
 
 
 def percentile_interval(draws: Array, level: float = LEVEL) -> tuple[float, float]:
@@ -249,11 +247,8 @@ def percentile_interval(draws: Array, level: float = LEVEL) -> tuple[float, floa
     if not len(draws) or np.isnan(draws).mean() > tail:
         return -np.inf, np.inf
     kept = draws[~np.isnan(draws)]
-    low, high = (
-        np.quantile(kept, tail, method="lower"),
-        np.quantile(kept, 1 - tail, method="higher"),
-    )
-    return float(low), float(high)
+    low = np.quantile(kept, tail, method="lower")
+    return float(low), float(np.quantile(kept, 1 - tail, method="higher"))
 
 
 #: Validation sets that are smaller or larger are not recognised: accuracies of 0, 1 or a half

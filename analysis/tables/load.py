@@ -47,14 +47,6 @@ class Unread:
         return f"{self.path}: {self.why}"
 
 
-def list_files(folder: Path) -> list[Path]:
-    """The parquet files of a folder, without those being written (dot and underscore names)."""
-    if not folder.is_dir():
-        return []
-    names = sorted(os.listdir(folder))  # noqa: PTH208  names alone: 10,000 in milliseconds
-    return [folder / n for n in names if n.endswith(".parquet") and n[0] not in "._"]
-
-
 def read_folder(folder: Path, wanted: Sequence[str]) -> tuple[pa.Table, list[Unread]]:
     """The rows of a folder named as its table, and the files that were left out.
 
@@ -64,15 +56,18 @@ def read_folder(folder: Path, wanted: Sequence[str]) -> tuple[pa.Table, list[Unr
     whole = arrow_schema(TABLES[folder.name])  # wanted columns in the order of the files
     fields = [field for field in whole if field.name in wanted]
     schema = pa.schema(fields).with_metadata(whole.metadata)
-    table, unread = _read_files(list_files(folder), schema)
+    table, unread = _read_files(folder, schema)
     for _ in range(_READINGS):
         if all(os.path.lexists(left_out.path) for left_out in unread):
             break
-        table, unread = _read_files(list_files(folder), schema)
+        table, unread = _read_files(folder, schema)
     return table.select(list(wanted)), unread
 
 
-def _read_files(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, list[Unread]]:
+def _read_files(folder: Path, schema: pa.Schema) -> tuple[pa.Table, list[Unread]]:
+    """The parquet files of a folder, without those being written (dot and underscore names)."""
+    names = sorted(os.listdir(folder)) if folder.is_dir() else []  # noqa: PTH208  10,000 in ms
+    paths = [folder / n for n in names if n.endswith(".parquet") and n[0] not in "._"]
     slices = [paths[i : i + _SLICE] for i in range(0, len(paths), _SLICE)]
     with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
         parts = list(pool.map(partial(_read_slice, schema=schema), slices))
@@ -241,24 +236,18 @@ def _select_runs(table: pa.Table, runs: pd.DataFrame) -> pa.Table:
     return table.join(right, keys, join_type="left semi")
 
 
-def folders(results: Folders) -> list[Path]:
-    """The results folders as paths; ValueError if any does not exist."""
-    several = [results] if isinstance(results, str | Path) else results
-    paths = [Path(folder) for folder in several]
-    for path in paths:
-        if not path.is_dir():
-            msg = (
-                f"results must be a folder that python -m sweeper wrote; got {path}, which does "
-                "not exist. Run a sweep first, or name another folder."
-            )
-            raise ValueError(msg)
-    return paths
-
-
 def _read_folders(results: Folders, kind: str, wanted: list[str]) -> tuple[pa.Table, list[Unread]]:
     tables: list[pa.Table] = []
     unread: list[Unread] = []
-    for folder in folders(results):
+    named = [results] if isinstance(results, str | Path) else results
+    paths = [Path(folder) for folder in named]
+    if missing := next((path for path in paths if not path.is_dir()), None):
+        msg = (
+            f"results must be a folder that python -m sweeper wrote; got {missing}, which does "
+            "not exist. Run a sweep first, or name another folder."
+        )
+        raise ValueError(msg)
+    for folder in paths:
         table, left_out = read_folder(folder / kind, wanted)
         place = pa.array([str(folder)] * table.num_rows, pa.string())
         tables.append(table.append_column("results", place))

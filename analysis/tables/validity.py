@@ -58,7 +58,7 @@ def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Findin
         Findings, refusals first.
     """
     runs = ended_runs(runs)
-    found = [*_same_arms(runs), *_confounded(runs)]
+    found = [*_find_incomparable(runs)]
     for batch, rule, warmup in upper_edges(runs, metric):
         text = (
             f"At batch {batch:,} ({rule}) the longest warmup tried, {warmup:g} epochs, is best: "
@@ -67,10 +67,8 @@ def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Findin
         found.append(Finding("edge_optimum", text))
     seeds = runs.groupby(ARM)["seed"].nunique()
     if single := int((seeds == 1).sum()):
-        text = (
-            f"One seed at {single} of {len(seeds)} points: nothing about them can be called "
-            "significant."
-        )
+        points = f"{single} of {len(seeds)} points"
+        text = f"One seed at {points}: nothing about them can be called significant."
         found.append(Finding("one_seed", text))
     found += [*_dead_milestones(runs), *_count_updates(runs)]
     return sorted(found, key=lambda finding: not finding.is_refusal)
@@ -79,7 +77,7 @@ def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Findin
 def doubts(runs: pd.DataFrame) -> str:
     """Why points of comparable runs are not to be compared, for captions; empty if they are."""
     runs = ended_runs(runs)
-    found = [*_same_arms(runs), *_confounded(runs)]
+    found = [*_find_incomparable(runs)]
     texts = [f"Not to be compared: {finding.text}" for finding in found[:_MOST_REASONS]]
     if beyond := len(found) - len(texts):
         texts.append(
@@ -120,7 +118,8 @@ def upper_edges(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[tuple[int
     return found
 
 
-def _same_arms(runs: pd.DataFrame) -> Iterator[Finding]:
+def _find_incomparable(runs: pd.DataFrame) -> Iterator[Finding]:
+    """Arms that are the same training, and arms that differ in more than the question."""
     for group in same_arms(runs):
         arms = " and ".join(
             f"batch {batch:,} warmup {warmup:g} rule {rule} base_lr {base_lr:g}"
@@ -128,6 +127,8 @@ def _same_arms(runs: pd.DataFrame) -> Iterator[Finding]:
         )
         text = f"These arms are the same: {arms} realised identical learning rates at every step."
         yield Finding("same_arms", text)
+    for text in confounds(runs, [*ARM, "optimizer"]):
+        yield Finding("confounded", f"Arms differ in more than the setting in question: {text}.")
 
 
 def confounds(runs: pd.DataFrame, arm: Sequence[str]) -> list[str]:
@@ -153,11 +154,6 @@ def confounds(runs: pd.DataFrame, arm: Sequence[str]) -> list[str]:
 
 def _shown(value: object) -> str:
     return f"{value:,.15g}" if isinstance(value, Real) else str(value)
-
-
-def _confounded(runs: pd.DataFrame) -> Iterator[Finding]:
-    for text in confounds(runs, [*ARM, "optimizer"]):
-        yield Finding("confounded", f"Arms differ in more than the setting in question: {text}.")
 
 
 def _dead_milestones(runs: pd.DataFrame) -> Iterator[Finding]:

@@ -51,7 +51,7 @@ def run_sequential(
     check_code(planned.changes, options["code"], num_runs=len(planned.specs))
     metric = questions.find_metric(options["metric"], options["metric_mode"])
     question = questions.parse_question(options["question"], planned.specs, metric)
-    looks = questions.Looks.every(
+    looks = questions.Looks.plan(
         options["seeds_per_look"], first=options["first_look"], last=len(question.seeds)
     )
     _check_apart(question)
@@ -80,10 +80,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
     for name, least in (("first_look", questions.LEAST_SEEDS), ("seeds_per_look", 1)):
         value = options[name]
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            msg = (
-                f"hydra.sweeper.{name} must be a whole number, {least} or more; got "
-                f"{name}={value!r}."
-            )
+            rule = f"a whole number, {least} or more"
+            msg = f"hydra.sweeper.{name} must be {rule}; got {name}={value!r}."
             raise ValueError(msg)
     chance = options["give_up"]
     if isinstance(chance, bool) or not isinstance(chance, int | float) or not 0 <= chance < 1:
@@ -125,13 +123,12 @@ class Study:
     options: Mapping[str, Any]
     why: str = ""
     _pending: set[str] = field(default_factory=set[str])
-    _stale: set[str] = field(default_factory=set[str])
-    _said: int = 0
+    _stale: set[str] = field(init=False)
+    _seeds_reported: int = 0
 
     def __post_init__(self) -> None:
         """Ignore the results of runs that will be trained again."""
-        if self.options["code"] == "rerun":
-            self._stale = {*self.planned.changes}
+        self._stale = {*self.planned.changes} if self.options["code"] == "rerun" else set()
 
     def introduce(self, table: LiveTable) -> None:
         """Print the question and its largest cost, and show the results that exist."""
@@ -143,9 +140,8 @@ class Study:
             f"costs {several(arms, 'run')}, fewer as arms are decided; at most {arms * seeds} runs."
         )
         if outside:
-            table.say(
-                f"Not in the question, so not trained: {several(outside, 'point')} of the grid."
-            )
+            points = several(outside, "point")
+            table.say(f"Not in the question, so not trained: {points} of the grid.")
         used = {*self._used_runs(self._take_looks()[1])}
         for spec in self.planned.specs:
             if spec.run_id in used:
@@ -154,7 +150,7 @@ class Study:
     def answer(self, launch: Launch, table: LiveTable, record: Path) -> int:
         """Execute the runs that the looks need, record the answer; return the exit code."""
 
-        def take(event: Event) -> None:
+        def handle(event: Event) -> None:
             table.update(event)
             self._pending -= event.ended.keys()
             self._stale -= event.ended.keys()
@@ -162,9 +158,16 @@ class Study:
         rounds = self._rounds(table)
         first = next(rounds, None)  # None if it is already answered
         if first is not None:
-            handle_events(launch(chain([first], rounds), self.ledger), take)
-        code = DONE if self.why else self._report_missing(table)
+            handle_events(launch(chain([first], rounds), self.ledger), handle)
         rule, course = self._take_looks()
+        code = DONE if self.why else RUN_FAILED
+        if code == RUN_FAILED:
+            missing = self._missing_runs(course)
+            self.why = (
+                f"The look after {several(course.upto, 'seed')} waits for "
+                f"{several(len(missing), 'run')}, first {missing[0].point}."
+            )
+            table.say("Repeat the command to continue; retry=failed retries failed runs.")
         runs, answer = self._used_runs(course), questions.describe_verdict(self.question, rule)
         questions.record_question(
             record, self.question, self.looks, answer=answer, why=self.why, runs=runs
@@ -191,8 +194,8 @@ class Study:
             if not course.needs.any():
                 self.why = self._why_ended(rule, course)
                 return
-            if course.seeds > self._said:
-                self._said = course.seeds
+            if course.seeds > self._seeds_reported:
+                self._seeds_reported = course.seeds
                 verdict = questions.describe_verdict(self.question, rule)
                 table.say(f"After {course.seeds} seeds: {verdict}")
             missing = self._missing_runs(course)
@@ -221,37 +224,32 @@ class Study:
         A metric that is not finite counts as infinite too: repeating the run would not change it.
         """
         question, name = self.question, self.question.metric.name
-        arms, seeds = range(len(question.arms)), question.seeds
-        ids = [[self._run_id(arm, seed) for seed in seeds] for arm in arms]
+        ids = [[arm.runs[seed].run_id for seed in question.seeds] for arm in question.arms]
         rows = self.ledger.measured({run_id for row in ids for run_id in row}, [name])
 
         def value(run_id: str) -> float:
             row = rows.get(run_id)
             if row is None or run_id in self._stale or not Outcome(row["outcome"]).is_result:
                 return np.nan
-            measured = row[name]
             if row["outcome"] == Outcome.DIVERGED:
                 return np.inf
-            if measured is None:
+            if row[name] is None:
                 return np.nan
-            return question.sign * measured if isfinite(measured) else np.inf
+            return question.sign * row[name] if isfinite(row[name]) else np.inf
 
         return np.array([[value(run_id) for run_id in row] for row in ids])
 
-    def _run_id(self, arm: int, seed: int) -> str:
-        return self.question.arms[arm].runs[seed].run_id
-
     def _used_runs(self, course: questions.Course) -> list[str]:
         """The ids of the runs that the looks so far used."""
-        seeds = self.question.seeds
-        return [self._run_id(arm, s) for arm, n in enumerate(course.used) for s in seeds[:n]]
+        counted = zip(self.question.arms, course.used, strict=True)
+        return [arm.runs[s].run_id for arm, n in counted for s in self.question.seeds[:n]]
 
     def _missing_runs(self, course: questions.Course) -> list[RunSpec]:
         """The runs without a result that the next look needs, seed by seed."""
         missing = np.isnan(self._values()) & course.needs[:, None]
         missing[:, course.upto :] = False
-        seeds = self.question.seeds
-        ids = [self._run_id(int(arm), seeds[seed]) for seed, arm in np.argwhere(missing.T)]
+        seeds, arms = self.question.seeds, self.question.arms
+        ids = [arms[arm].runs[seeds[seed]].run_id for seed, arm in np.argwhere(missing.T).tolist()]
         specs = {spec.run_id: spec for spec in self.planned.specs}
         return [specs[run_id] for run_id in dict.fromkeys(ids)]
 
@@ -275,26 +273,13 @@ class Study:
 
     def _why_ended(self, rule: questions.Rule, course: questions.Course) -> str:
         """Why no more seeds are trained."""
-        chance = self.options["give_up"]
         if course.is_hopeless and questions.has_no_spread(rule):
             return "Stopped: differences that are the same at every seed cannot be tested."
         if course.is_hopeless:
-            return (
-                f"Stopped: the remaining seeds would decide it with a probability below {chance:g}."
-            )
+            chance = f"a probability below {self.options['give_up']:g}"
+            return f"Stopped: the remaining seeds would decide it with {chance}."
         if rule.is_answered:
             return f"Decided after {several(course.seeds, 'seed')}."
         if course.seeds == self.looks.at[-1]:
             return "Not decided after all seeds."
         return "Stopped: more seeds would not decide it, as runs diverged."
-
-    def _report_missing(self, table: LiveTable) -> int:
-        """Say which runs of the next look have no result; return the exit code."""
-        _, course = self._take_looks()
-        missing = self._missing_runs(course)
-        self.why = (
-            f"The look after {several(course.upto, 'seed')} waits for "
-            f"{several(len(missing), 'run')}, first {missing[0].point}."
-        )
-        table.say("Repeat the command to continue; retry=failed retries failed runs.")
-        return RUN_FAILED

@@ -21,7 +21,7 @@ def test_warmups_stay_below_the_next_milestone_and_the_end_of_the_training(
     longest, milestones, proposed
 ):
     config = {"schedule": {"milestones": milestones}, "epochs": 9}
-    arms = [Arm(f"warmup={w:g}", pd.DataFrame(), config) for w in (longest / 2, longest)]
-    edge = Edge(key="warmup", batch=1, is_upper=True, grid=[longest / 2, longest], arms=arms)
+    arms = {w: Arm(f"warmup={w:g}", pd.DataFrame(), config) for w in (longest / 2, longest)}
+    edge = Edge("warmup", 1, is_upper=True, arms=arms)
 
     assert _next_values(edge) == proposed

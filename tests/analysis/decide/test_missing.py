@@ -110,25 +110,3 @@ def test_the_command_for_a_twin_is_in_the_twins_numbers(grid):
 
     assert "data=cifar10 model=resnet8_half schedule=mccord2021_small base_batch=150 " in command
     assert command.endswith(" base_lr=0.2 batch=1200 warmup=0,0.5,1,2 seed=0,1 results=r")
-
-
-def test_what_a_twin_of_an_optimizers_study_lacks_is_run_by_its_preset(grid):
-    """2,500 to 50,000 of 50,000 images are 20 to 1 steps an epoch."""
-    small = ("+experiment=limit2020_small", "+recipe=limit2020_small_nesterov")
-    runs = study(grid, *small, "batch=2500,50000", "seed=0,1,2")
-
-    nesterov, lars, lamb, command = describe_missing("limit2020", runs, "r")
-
-    assert nesterov == "lacks nesterov at batch 5,000, 10,000, 25,000."
-    assert lars == "lacks lars at batch 2,500, 5,000, 10,000, 25,000, 50,000."
-    assert lamb.startswith("lacks lamb at batch 2,500, ")
-    assert command.endswith("\n  python -m sweeper -m +experiment=limit2020_small results=r")
-
-
-def test_no_run_on_imagenet_is_proposed_for_runs_of_other_data(grid):
-    runs = study(grid, "batch=7680", "warmup=0", "seed=0")
-
-    assert list(describe_missing("limit2020", runs, "r")) == [
-        "No commands for missing points: the paper's batches are of ImageNet, and these runs are "
-        "of Digits and have no twin_of."
-    ]

@@ -21,13 +21,9 @@ from analysis.tables.validity import doubts
 @pytest.fixture
 def runs():
     return simulated_runs(
-        [256, 512],
-        [0, 5],
-        3,
-        accuracy=lambda b, w: 0.5 + 0.1 * (w == 5),
-        noise=0.01,
+        [256, 512], [0, 5], 3, accuracy=lambda b, w: 0.5 + 0.1 * (w == 5), noise=0.01,
         rng=np.random.default_rng(2),
-    )
+    )  # fmt: skip
 
 
 def with_setting(runs: pd.DataFrame, **settings: object) -> pd.DataFrame:
@@ -62,18 +58,16 @@ def test_a_diverged_run_is_counted_and_not_averaged(runs):
     assert reading_note(frame).endswith(words)
 
 
-def test_a_run_without_an_end_is_counted(runs):
-    runs.loc[0, ["outcome", "val_accuracy"]] = ["out_of_memory", np.nan]
+def test_what_is_not_drawn_is_counted_and_is_no_seed(runs):
+    runs.loc[(runs["warmup_epochs"] == 0) | (runs["seed"] == 2), "val_accuracy"] = np.nan
+    runs.loc[0, "outcome"] = "out_of_memory"
 
-    assert points(runs).loc[0, "num_other"] == 1
-    assert "Not drawn: 1 run without a result" in reading_note(points(runs))
-
-
-def test_one_seed_gives_no_interval(runs):
-    frame = points(runs[runs["seed"] == 0])
-
-    assert reading_note(frame) == "One seed per point: no interval."
-    assert frame[["low", "high"]].isna().all(axis=None)
+    assert reading_note(points(runs)) == (
+        "Marks: means over finished seeds (2 per point); bars: 95 % t intervals; small dots: "
+        "seeds. Not drawn: 1 run without a result (out of memory, timed out, failed). Not drawn: "
+        "7 runs that finished without this metric."
+    )
+    assert reading_note(points(runs[runs["seed"] == 0])).startswith("One seed per point: no int")
 
 
 def test_epochs_of_diverged_runs_are_apart_from_those_of_finished_ones(runs):
@@ -123,10 +117,17 @@ def test_runs_of_several_versions_of_a_project_say_so(runs):
     assert of_two.about.endswith("made with 3 versions of the project's sources")
 
 
-def test_where_a_run_ran_does_not_make_a_group(runs):
-    other = with_setting(runs, devices=4, micro_batch=64, results="elsewhere")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"devices": 4, "micro_batch": 64, "results": "elsewhere"},  # where a run ran
+        {"label_smoothing": None, "zero_init_last_norm": False, "base_lr": 0.1},  # switched off
+    ],
+)
+def test_settings_that_change_no_numbers_make_no_group(runs, settings):
+    both = pd.concat([runs, with_setting(runs, **settings)], ignore_index=True)
 
-    assert len(group_comparable(pd.concat([runs, other], ignore_index=True))) == 1
+    assert len(group_comparable(both)) == 1
 
 
 def test_the_command_writes_figures_their_frames_and_captions(runs, tmp_path, capsys, monkeypatch):
@@ -180,12 +181,6 @@ def test_a_rule_with_another_exponent_is_another_point(runs):
     assert sorted(compared.runs["lr_rule"].unique()) == ["power exponent=0.5", "power exponent=0.7"]
 
 
-def test_a_switch_that_is_off_does_not_part_old_runs_from_new_ones(runs):
-    new = with_setting(runs, label_smoothing=None, zero_init_last_norm=False, base_lr=0.1)
-
-    assert len(group_comparable(pd.concat([runs, new], ignore_index=True))) == 1
-
-
 @pytest.mark.parametrize("words", [("figures",), ("paper", "mccord2021")])
 def test_every_caption_says_which_points_are_not_to_be_compared(words, tmp_path, monkeypatch):
     monkeypatch.setattr(sheet, "FORMATS", ())
@@ -226,14 +221,3 @@ def test_a_caption_gives_three_reasons_and_counts_the_rest(runs):
 
     assert found.count("Not to be compared: These arms are the same") == 3
     assert found.endswith(" 1 more reason not to compare: see python -m analysis claims.")
-
-
-def test_runs_that_finished_without_the_metric_are_counted_and_are_no_seeds(runs):
-    runs.loc[(runs["warmup_epochs"] == 0) | (runs["seed"] == 2), "val_accuracy"] = np.nan
-
-    note = reading_note(points(runs))
-
-    assert note == (
-        "Marks: means over finished seeds (2 per point); bars: 95 % t intervals; small dots: "
-        "seeds. Not drawn: 8 runs that finished without this metric."
-    )

@@ -9,7 +9,7 @@ from simulated_studies import simulated_curves, simulated_runs
 import analysis
 from analysis.figures import style
 from analysis.figures.points import sum_half_width
-from analysis.tables.metric import LOSS
+from analysis.tables.metric import ACCURACY, LOSS
 
 
 def runs_of(batches, warmups, seeds=4, law=lambda b, w: 0.7, noise=0.01) -> pd.DataFrame:
@@ -27,19 +27,18 @@ def parabola(_: int, warmup: float) -> float:
     return 0.7 - 0.02 * (np.log1p(warmup) - np.log(8)) ** 2
 
 
-def test_what_a_doubling_costs_is_found():
-    runs = runs_of([256, 512, 2048], [0, 5], law=falling, noise=0)
+@pytest.mark.parametrize(
+    ("law", "metric", "lost"),
+    [(falling, ACCURACY, 0.02), (falling, LOSS, 0.02), (lambda *_: 0.1, ACCURACY, 0.0)],
+    ids=["accuracy", "a rise of the loss", "equal means"],
+)
+def test_what_a_doubling_costs_is_found(law, metric, lost):
+    runs = runs_of([256, 512, 2048], [0, 5], law=law, noise=0)
 
-    found = analysis.lost_per_doubling(runs)
+    found = analysis.lost_per_doubling(runs, metric)
 
-    assert found["lost"].tolist() == pytest.approx([0.02, 0.02])
+    assert found["lost"].tolist() == (pytest.approx([lost] * 2) if lost else [0, 0])
     assert found["warmup_epochs"].tolist() == [0, 5]
-
-
-def test_of_a_loss_what_is_lost_is_a_rise():
-    runs = runs_of([256, 512], [0], law=falling, noise=0)
-
-    assert analysis.lost_per_doubling(runs, LOSS)["lost"].tolist() == pytest.approx([0.02])
 
 
 def test_a_loss_is_gained_where_an_accuracy_is_lost():
@@ -71,12 +70,6 @@ def test_warmups_are_compared_over_the_batches_that_they_share():
     assert found["num_batches"].tolist() == [2, 2]
 
 
-def test_equal_means_lose_nothing():
-    runs = runs_of([256, 512, 2048], [0, 5], law=lambda *_: 0.1, noise=0)
-
-    assert analysis.lost_per_doubling(runs)["lost"].tolist() == [0, 0]
-
-
 def test_what_the_slope_leaves_out_is_said():
     """A batch that diverged at one warmup is in the slope of none."""
     runs = runs_of([256, 512, 1024], [0, 5], law=falling, noise=0.001)
@@ -102,12 +95,6 @@ def test_captions_promise_no_intervals_that_are_not_drawn():
     assert "95 %" not in warmups
     assert "rings: best warmup; it has no interval." in warmups
     assert "bars: 95 % t intervals, none where all seeds measured the same;" in batches
-
-
-def test_one_batch_has_no_doubling():
-    (compared,) = analysis.group_comparable(runs_of([256], [0, 5]))
-
-    assert analysis.draw_lost_per_doubling(compared) is None
 
 
 def test_a_sum_of_one_seed_has_no_interval():
@@ -156,12 +143,6 @@ def test_the_drawn_parabola_has_its_vertex_at_the_estimate():
     vertex = np.expm1(-frame["b"] / (2 * frame["c"]))
     assert frame["best"].tolist() == pytest.approx(vertex.tolist())
     assert frame["best"].mean() == pytest.approx(7, abs=2)
-
-
-def test_where_three_warmups_are_missing_there_is_no_parabola():
-    (compared,) = analysis.group_comparable(runs_of([256, 512], [0, 5]))
-
-    assert analysis.draw_best_warmups(compared) is None
 
 
 def test_the_parabola_of_rates_is_over_the_peak_rate():
@@ -224,10 +205,14 @@ def test_batches_that_miss_the_target_are_named():
     assert "No hyperbola: three or more batches must reach the target" in drawing.caption
 
 
-def test_a_target_that_no_run_reached_has_no_figure():
-    runs = runs_of([256, 512], [0], seeds=2)
+def test_what_has_nothing_to_show_has_no_figure():
+    """A single batch, two warmups, and a target that no run reached."""
+    runs = runs_of([256], [0, 5])
+    (compared,) = analysis.group_comparable(runs)
     reached = analysis.to_target(runs, simulated_curves(runs, 9), 0.99)
 
+    assert analysis.draw_lost_per_doubling(compared) is None
+    assert analysis.draw_best_warmups(compared) is None
     assert analysis.draw_steps_to_target(reached, "accuracy 99 %") is None
 
 

@@ -7,13 +7,8 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
 from analysis.figures import sheet
-from analysis.papers import PAPERS, limit2020
-from analysis.papers.paper import (
-    median_of_last_epochs,
-    missing_points,
-    own_point,
-    place_runs,
-)
+from analysis.papers import PAPERS
+from analysis.papers.paper import median_of_last_epochs, missing_points, own_point, place_runs
 from analysis.papers.paper_figures import draw_figure, draw_optimizers
 from analysis.tables.comparable_runs import group_comparable
 
@@ -65,7 +60,7 @@ def test_the_batches_that_are_asked_of_a_twin_stand_for_the_papers(examples):
     twin = as_twin(grid([300], [0])).assign(num_train_examples=examples)
     points = FIGURES["figure_5"].points()
 
-    own = [own_point(point, PAPER, twin)[0] for point in points]
+    own = [own_point(point, PAPER, twin.iloc[0])[0] for point in points]
 
     asked = pd.concat([twin.assign(global_batch=batch) for batch in own])
     placed = place_runs(asked, PAPER)
@@ -225,15 +220,6 @@ def test_a_run_without_a_curve_keeps_its_last_value():
 def optimizers(batches, names, **columns) -> pd.DataFrame:
     runs = grid(batches, [0], seeds=len(names))
     return runs.assign(optimizer=np.array(names)[runs["seed"]], seed=0, **columns)
-
-
-def test_optimizers_that_lack_a_batch_are_named():
-    runs = optimizers([64_000, 128_000, 256_000, 640_000, 1_280_000], ["nesterov", "lars"])
-    runs = runs[(runs["optimizer"] == "lars") | (runs["global_batch"] != 128_000)]
-
-    gaps = limit2020.missing_points(runs)
-
-    assert gaps == [(128_000, "nesterov"), *((b, "lamb") for b in limit2020.BATCHES)]
 
 
 @pytest.mark.parametrize(

@@ -50,19 +50,13 @@ def test_the_law_of_the_distance_is_told_at_each_batch(law, verdict):
         assert found.table["exponent"].tolist() == pytest.approx([0.5, 0.5], abs=0.01)
 
 
-def test_five_epochs_of_distances_decide_nothing():
+@pytest.mark.parametrize(("epochs", "law"), [(5, np.sqrt), (20, lambda t: t * np.nan)])
+def test_few_distances_or_none_decide_nothing(epochs, law):
     runs = study()
 
-    found = estimated(runs, with_distances(runs, 5, np.sqrt), DISTANCE)
+    found = estimated(runs, with_distances(runs, epochs, law), DISTANCE)
 
     assert found.words.startswith("Not decidable: runs with distance_from_start at six or more")
-
-
-def test_runs_without_distances_decide_nothing():
-    runs = study()
-    curves = simulated_curves(runs, 20).assign(distance_from_start=np.nan)
-
-    assert estimated(runs, curves, DISTANCE).words.startswith("Not decidable")
 
 
 def test_the_phase_of_constant_rate_is_between_warmup_and_decay():
@@ -73,17 +67,12 @@ def test_the_phase_of_constant_rate_is_between_warmup_and_decay():
     rates = [0.1, 0.2, *[0.3] * 7, *[0.03] * 3]
 
     found = constant_rate(runs, curves.assign(lr=rates * len(runs)))
+    runs.loc[runs.index[-1], "outcome"] = "diverged"
 
+    assert constant_rate(runs, curves)["seed"].unique().tolist() == [0]
     steps = [epoch * (1_281_167 // 256) for epoch in range(3, 10)]
     assert found[found["seed"] == 1]["step"].tolist() == steps
     assert len(found) == 2 * 7
-
-
-def test_a_run_that_did_not_finish_is_not_in_the_series():
-    runs = study(seeds=2, rules=("linear",)).iloc[:2]
-    runs.loc[1, "outcome"] = "diverged"
-
-    assert constant_rate(runs, simulated_curves(runs, 12))["seed"].unique().tolist() == [0]
 
 
 def test_rules_that_reach_the_same_accuracy_are_equivalent_and_others_different():
@@ -233,13 +222,6 @@ def test_names_in_a_sentence_keep_their_capitals():
     found = estimated(runs, simulated_curves(runs, 3), WARMUPS)
 
     assert "(lack of fit F = " in found.words
-
-
-def test_a_target_in_percent_is_refused():
-    runs = study()
-
-    with pytest.raises(ValueError, match=r"^--target must be an accuracy above 0 and up to 1; got"):
-        estimate_all(Measured(runs, simulated_curves(runs, 3)), target=90, draws=50)
 
 
 def test_runs_without_accuracies_are_told_so():

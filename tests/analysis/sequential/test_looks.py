@@ -71,5 +71,5 @@ def test_the_chance_of_an_answer_is_that_of_the_seeds_to_come():
 
 
 def test_looks_begin_at_the_first_and_end_at_the_last():
-    assert Looks.every(2, first=3, last=8).at == (3, 5, 7, 8)
-    assert Looks.every(1, first=5, last=4).at == (4,)
+    assert Looks.plan(2, first=3, last=8).at == (3, 5, 7, 8)
+    assert Looks.plan(1, first=5, last=4).at == (4,)

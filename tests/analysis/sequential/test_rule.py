@@ -9,7 +9,7 @@ from analysis.sequential.looks import Looks
 from analysis.sequential.rule import Best, Bounds, follow
 from analysis.stats.contrasts import Contrasts
 
-LOOKS = Looks.every(1, first=3, last=8)
+LOOKS = Looks.plan(1, first=3, last=8)
 NOTHING = {
     "best": best_of(0, 0),
     "no worse": no_worse(0, -1, -1, margin=1),

@@ -8,7 +8,7 @@ import pytest
 from simulated_estimates import lr_runs, walk
 from simulated_studies import simulated_curves, simulated_runs
 
-from analysis.stats.batch_limits import breaking_batch, critical_batch, lack_of_fit, to_target
+from analysis.stats.batch_limits import breaking_batch, critical_batch, to_target
 from analysis.stats.contrasts import seeds_to_see
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
@@ -22,50 +22,51 @@ def replicates_with(mean: float, sd: float, n: int) -> np.ndarray:
     return mean + sd * shape / shape.std(ddof=1)
 
 
+def best_at_seven(_: int, warmup: float) -> float:
+    return 0.9 - 0.02 * (np.log(warmup + 1) - np.log(7 + 1)) ** 2
+
+
 def fit_critical(rows):
     columns = ["global_batch", "examples_to_target", "reached_target"]
     return critical_batch(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
 
 
-def test_accuracy_that_holds_breaks_beyond_the_largest_batch():
-    runs = simulated_runs([256, 512], [5], 3, accuracy=lambda *_: 0.7, noise=0.0001)
-
-    found = breaking_batch(runs, np.random.default_rng(0))
-
-    assert found.value == np.inf
-    assert found.note == "accuracy holds up to batch 512"
-
-
-def test_a_batch_at_which_every_run_diverged_is_one_that_breaks():
-    """It may break anywhere between the last that holds and that one, not beyond."""
-    runs = simulated_runs([256, 512, 1024, 2048], [5], 3, accuracy=lambda *_: 0.7, noise=0.0001)
-    runs.loc[runs["global_batch"] > 512, "outcome"] = "diverged"
-
-    found = breaking_batch(runs, np.random.default_rng(0))
-
-    assert (found.value, found.low, found.high) == (1024, pytest.approx(512), 1024)
-    assert "accuracy holds up to batch 512, half or more of the runs diverged at 1,0" in found.note
-
-
-def test_a_sudden_fall_between_two_batches_may_be_anywhere_between_them():
-    """Ten points lost between 256 and 2,048 do not say that it begins at 256."""
+@pytest.mark.parametrize(
+    ("batches", "fall", "lost", "value", "ends", "note"),
+    [
+        ([256, 512], 0, None, np.inf, None, "accuracy holds up to batch 512"),
+        # It may break anywhere between the last that holds and the first that diverged.
+        ([256, 512, 1024, 2048], 0, lambda r: r.global_batch > 512, 1024, (512, 1024),
+         "accuracy holds up to batch 512, half or more of the runs diverged at 1,024"),
+        # The survivors of a batch at which most runs diverged do not say that it holds.
+        ([256, 512, 1024], 0, lambda r: (r.global_batch == 1024) & (r.seed > 0), 1024, (512, 1024),
+         "accuracy holds up to batch 512, half or more of the runs diverged at 1,024"),
+        # Ten points lost between two batches do not say that it begins at the first.
+        ([256, 2048], 0.1, None, 256 * 8**0.05, (256, 2048), "the ends are batches that were run"),
+    ],
+    ids=["holds", "diverged", "survivors", "sudden fall"],
+)  # fmt: skip
+def test_the_batch_that_breaks_is_the_last_that_holds_or_the_first_that_does_not(
+    batches, fall, lost, value, ends, note
+):
     runs = simulated_runs(
-        [256, 2048], [5], 3, accuracy=lambda b, _: 0.7 if b == 256 else 0.6, noise=0.0001
+        batches, [5], 3, accuracy=lambda b, _: 0.7 - fall * (b > 256), noise=0.0001
     )
+    if lost:
+        runs.loc[lost(runs), "outcome"] = "diverged"
 
     found = breaking_batch(runs, np.random.default_rng(0))
 
-    assert (found.low, found.high) == (256, 2048)
-    assert found.value == pytest.approx(256 * 8**0.05, rel=0.01)
+    assert found.value == pytest.approx(value, rel=0.01)
+    assert ends is None or (found.low, found.high) == pytest.approx(ends)
+    assert found.note.startswith(note)
 
 
 def test_seeds_that_all_measured_the_same_give_no_interval_rather_than_one_without_width():
     runs = simulated_runs(
-        [256, 512, 1024],
-        [0, 2, 5],
-        3,
+        [256, 512, 1024], [0, 2, 5], 3,
         accuracy=lambda b, w: 0.97 - 0.01 * (b > 512) - 0.01 * (np.log(w + 1) - 1) ** 2,
-    )
+    )  # fmt: skip
     rng, constant = np.random.default_rng(0), "every seed measured the same: no interval"
 
     found = exponent(best_warmups(runs, rng)), breaking_batch(runs[runs["warmup_epochs"] == 2], rng)
@@ -75,22 +76,8 @@ def test_seeds_that_all_measured_the_same_give_no_interval_rather_than_one_witho
     assert (same.verdict, np.isnan(same.difference.low)) == ("inconclusive", True)
 
 
-def test_the_survivors_of_a_batch_at_which_most_runs_diverged_do_not_say_that_it_holds():
-    runs = simulated_runs([256, 512, 1024], [5], 5, accuracy=lambda *_: 0.7, noise=0.0001)
-    runs.loc[(runs["global_batch"] == 1024) & (runs["seed"] > 1), "outcome"] = "diverged"
-
-    found = breaking_batch(runs, np.random.default_rng(0))
-
-    assert (found.value, found.low, found.high) == (1024, 512, 1024)
-
-
 def test_a_parabola_without_noise_gives_its_vertex():
-    runs = simulated_runs(
-        [256, 1024],
-        [0, 5, 10, 20],
-        2,
-        accuracy=lambda b, w: 0.9 - 0.02 * (np.log(w + 1) - np.log(7 + 1)) ** 2,
-    )
+    runs = simulated_runs([256, 1024], [0, 5, 10, 20], 2, accuracy=best_at_seven)
 
     optima = best_warmups(runs, np.random.default_rng(0))
 
@@ -113,15 +100,20 @@ def test_equal_settings_have_no_best_one():
     assert exponent(optima).note == f"{equal} settings at batch 256, 1,024; {no_interval}"
 
 
-def test_an_optimum_beyond_the_grid_is_called_unbounded():
-    runs = simulated_runs(
-        [256, 1024], [0, 5, 10, 20], 3, accuracy=lambda b, w: 0.5 + 0.1 * np.log(w + 1), noise=0.001
-    )
+@pytest.mark.parametrize(
+    ("law", "note"),
+    [
+        (lambda b, w: 0.5 + 0.1 * np.log(w + 1), "at the edge of the grid (0 to 10): unbounded"),
+        (lambda b, w: 0.5 + 0.3 * (w == 0), "the best setting is 0, the end of its scale"),
+    ],
+)
+def test_an_optimum_beyond_the_grid_is_unbounded_but_no_warmup_ends_its_scale(law, note):
+    runs = simulated_runs([256, 1024], [0, 5, 10], 3, accuracy=law, noise=0.001)
 
     table = best_warmups(runs, np.random.default_rng(0)).table()
 
     assert not table["is_interior"].any()
-    assert table["note"].str.contains("edge of the grid").all()
+    assert all(note in text for text in table["note"])
 
 
 def test_one_seed_gives_an_estimate_without_an_interval():
@@ -221,25 +213,19 @@ def test_frames_put_together_and_converted_by_pandas_measure_the_same():
     np.testing.assert_allclose(first["distance"], second["distance"].to_numpy(dtype=float))
 
 
-def test_too_few_batches_at_the_target_are_refused():
-    reached = pd.DataFrame(
-        {
-            "global_batch": [1, 2, 4],
-            "examples_to_target": 5.0,
-            "reached_target": [True, True, False],
-        }
-    )
+@pytest.mark.parametrize(
+    ("reached", "epochs", "sentence"),
+    [
+        ([True, True, False], 9.0, r"three or more batches must reach the target .*; got 2"),
+        (True, [9.0, 5.0, 3.9], r"must take 4 epochs or more to the target; got 3\.9\."),
+    ],
+)
+def test_too_few_batches_or_epochs_to_the_target_are_refused(reached, epochs, sentence):
+    columns = {"epochs_to_target": epochs, "examples_to_target": 5.0, "reached_target": reached}
+    frame = pd.DataFrame({"global_batch": [1, 2, 4]}).assign(**columns)
 
-    with pytest.raises(ValueError, match=r"three or more batches must reach the target .*; got 2"):
-        critical_batch(reached, np.random.default_rng(0))
-
-
-def test_lack_of_fit_of_means_on_the_curve_is_zero():
-    values = tuple(replicates_with(m, 1.0, 4) for m in (1.0, 2.0, 3.0))
-
-    f, p = lack_of_fit(values, np.array([1.0, 2.0, 3.0]), num_parameters=2)
-
-    assert (f, p) == (pytest.approx(0.0, abs=1e-12), pytest.approx(1.0))
+    with pytest.raises(ValueError, match=sentence):
+        critical_batch(frame, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize(
@@ -316,13 +302,7 @@ def test_bootstrapped_means_spread_as_means_do():
 
 
 def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest():
-    runs = simulated_runs(
-        [256, 1024],
-        [0, 5, 10, 20],
-        3,
-        accuracy=lambda b, w: 0.9 - 0.02 * (np.log(w + 1) - np.log(7 + 1)) ** 2,
-        noise=0.001,
-    )
+    runs = simulated_runs([256, 1024], [0, 5, 10, 20], 3, accuracy=best_at_seven, noise=0.001)
     runs.loc[[0, 1], "outcome"] = "diverged"
 
     found = exponent(best_warmups(runs, np.random.default_rng(0)))
@@ -334,13 +314,18 @@ def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest
     )
 
 
-def test_examples_that_fall_with_the_batch_have_no_critical_batch():
-    rows = [(b, 1e6 - 10 * b + e, True) for b in (100, 200, 400, 800) for e in (-9.0, 0.0, 9.0)]
-
-    fit = fit_critical(rows)
+@pytest.mark.parametrize(
+    "examples",
+    [
+        lambda b, i: 1e6 - 10 * b + 9.0 * (i - 1),  # they fall with the batch
+        lambda b, i: 7680 * 0.98 * 3.1 * (1 + 2e-16 * (b > 200)),  # rounding is no slope
+    ],
+)
+def test_examples_that_do_not_grow_with_the_batch_have_no_critical_batch(examples):
+    fit = fit_critical([(b, examples(b, i), True) for b in (100, 200, 400, 800) for i in range(3)])
 
     assert np.isnan(fit.critical_batch.value)
-    assert fit.critical_batch.note == "examples to target do not grow with the batch"
+    assert fit.critical_batch.note.startswith("examples to target do not grow with the batch")
 
 
 def test_batches_that_miss_the_target_are_censored_and_named():
@@ -355,18 +340,6 @@ def test_batches_that_miss_the_target_are_censored_and_named():
     assert fit.censored == (1600,)
     assert fit.critical_batch.value == pytest.approx(1e5)
     assert "batch 1,600" in fit.critical_batch.note
-
-
-def test_fewer_than_four_epochs_to_the_target_are_refused():
-    reached = pd.DataFrame(
-        {
-            "global_batch": [1, 2, 4], "epochs_to_target": [9.0, 5.0, 3.9],
-            "examples_to_target": 5.0, "reached_target": True,
-        }
-    )  # fmt: skip
-
-    with pytest.raises(ValueError, match=r"must take 4 epochs or more to the target; got 3\.9\."):
-        critical_batch(reached, np.random.default_rng(0))
 
 
 def test_a_hyperbola_that_does_not_fit_has_a_wider_interval():
@@ -420,13 +393,7 @@ def test_a_parabola_that_the_data_reject_gives_no_exponent():
 
 def test_what_a_seed_does_to_all_points_widens_no_interval():
     """Seeds that are 0.3 better or worse everywhere say nothing of the best warmup."""
-    runs = simulated_runs(
-        [256, 1024],
-        [0, 5, 10, 20],
-        5,
-        noise=0.001,
-        accuracy=lambda b, w: 0.5 - 0.02 * (np.log(w + 1) - np.log(7 + 1)) ** 2,
-    )
+    runs = simulated_runs([256, 1024], [0, 5, 10, 20], 5, accuracy=best_at_seven, noise=0.001)
     shifted = runs.assign(val_accuracy=runs["val_accuracy"] + 0.1 * runs["seed"])
 
     found, same = (exponent(best_warmups(r, np.random.default_rng(0))) for r in (shifted, runs))
@@ -492,27 +459,6 @@ def test_arms_of_which_runs_diverged_are_compared_by_rank():
     assert found.difference.note == (
         "diverged: 0 of 6 (0 to 39 %) and 5 of 6 (44 to 97 %); judged by rank"
     )
-
-
-def test_examples_that_are_the_same_at_every_batch_have_no_critical_batch():
-    """A slope of rounding is no slope, and rounding is no scatter of seeds."""
-    examples = np.repeat([7680 * 0.98 * 3.1, 7680 * 0.98 * 3.1 * (1 + 2e-16)], 3)
-    rows = [(b, e, True) for b, e in zip([10, 10, 20, 20, 40, 40], np.sort(examples), strict=True)]
-
-    fit = fit_critical(rows)
-
-    assert np.isnan([fit.critical_batch.value, fit.lack_of_fit]).all()
-    assert fit.critical_batch.note.startswith("examples to target do not grow with the batch")
-
-
-def test_training_without_warmup_as_the_best_is_no_grid_to_extend():
-    runs = simulated_runs(
-        [256], [0, 5, 10], 3, accuracy=lambda b, w: 0.5 + 0.3 * (w == 0), noise=0.001
-    )
-
-    (note,) = best_warmups(runs, np.random.default_rng(0)).table()["note"]
-
-    assert note == "the best setting is 0, the end of its scale"
 
 
 def test_a_run_whose_curve_is_lost_has_not_missed_the_target():

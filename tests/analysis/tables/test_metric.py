@@ -27,13 +27,9 @@ RMSE = Metric("val/rmse", "min")
 def simulated(**config) -> pd.DataFrame:
     rng = np.random.default_rng(3)
     runs = simulated_runs(
-        [256, 1024],
-        [0, 2, 8],
-        3,
+        [256, 1024], [0, 2, 8], 3, noise=0.002, rng=rng,
         accuracy=lambda b, w: 0.8 - 0.02 * (w - 2) ** 2 / 8 - 0.1 * (b > 256),
-        noise=0.002,
-        rng=rng,
-    )
+    )  # fmt: skip
     texts = [json.dumps(json.loads(text) | config) for text in runs["config_json"]]
     return runs.assign(config_json=texts)
 

@@ -189,15 +189,6 @@ def test_other_seeds_than_it_was_begun_with_are_refused_unless_all_are_new(ask):
     assert ask(Pretended(CLOSE), *new) == 0
 
 
-def test_arms_with_a_diverged_run_are_named(ask, capsys):
-    def value(spec):
-        return Outcome.DIVERGED if spec.config.warmup == 0 else FAR(spec)
-
-    assert ask(Pretended(value), *WARMUPS) == 0
-
-    assert "; not compared, as a run diverged: warmup=0." in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -249,8 +240,8 @@ def test_arms_that_are_the_same_at_every_seed_end_with_a_reason(ask, capsys, que
     assert "inf" not in said
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_an_arm_whose_metric_is_no_number_is_not_waited_for(ask, capsys, value):
+@pytest.mark.parametrize("value", [Outcome.DIVERGED, np.nan, np.inf, -np.inf])
+def test_an_arm_that_diverged_or_has_no_number_is_named_and_not_waited_for(ask, capsys, value):
     lost = Pretended(lambda s: value if (s.config.warmup, s.config.seed) == (0, 1) else FAR(s))
 
     assert ask(lost, *WARMUPS) == 0
@@ -289,13 +280,8 @@ def test_a_claim_of_a_paper_is_answered_in_its_numbers(ask, capsys):
         seed = np.random.default_rng([spec.config.seed, int(spec.config.warmup)])
         return 0.90 + 0.01 * (spec.config.warmup > 0) + 0.001 * seed.normal()
 
-    words = [
-        "batch=8192",
-        "warmup=0,5",
-        "seed=range(0,8)",
-        "epochs=6",
-        "data.num_train_examples=16384",
-    ]
+    words = ["batch=8192", "warmup=0,5", "seed=range(0,8)", "epochs=6"]
+    words += ["data.num_train_examples=16384"]
 
     assert ask(Pretended(value), *words, "question='claim 4 of goyal2017'", "bn_span=256") == 0
 

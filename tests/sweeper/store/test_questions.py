@@ -2,20 +2,19 @@
 
 import json
 
-from sweeper.store.questions import question_file, read_plans, read_questions, store_question
+from sweeper.store.questions import FOLDER, read_questions
 
 
 def test_questions_are_read_with_what_is_known_of_them(tmp_path):
+    (tmp_path / FOLDER).mkdir()
     for plan, found in {"a": {"answer": "warmup=5 is best.", "why": "Decided."}, "b": {}}.items():
-        path = question_file(tmp_path, "of", plan)
-        store_question(path, {"question": "best warmup", "seeds": [0], "answer": None, **found})
+        content = {"question": "best warmup", "seeds": [0], "answer": None, **found}
+        (tmp_path / FOLDER / f"of-{plan}.json").write_text(json.dumps(content))
 
-    assert [(one.text, one.said) for one in read_questions(tmp_path)] == [
+    assert [(asked.text, asked.said) for asked in read_questions(tmp_path)] == [
         ("best warmup", "warmup=5 is best. Decided."),
         ("best warmup", "not answered yet."),
     ]
-    assert [path.stem for path in read_plans(tmp_path, "of")] == ["of-a", "of-b"]
-    assert read_plans(tmp_path, "other") == {}
 
 
 def test_what_is_no_question_of_ours_is_left_out(tmp_path):
