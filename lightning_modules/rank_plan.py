@@ -10,12 +10,16 @@ class RankPlan:
     """Micro-batch, accumulation, ranks and steps of every epoch, for the loader and the callbacks.
 
     All of it follows from the spec, except what a run decides while it trains: when its batch grows
-    (`grow`), and where in an epoch it resumes (`resume`).
+    (`grow`), and where in an epoch it resumes.
+
+    Attributes:
+        resumed_at: the 0-based epoch in which this process begins, and the optimizer steps of it
+            that were taken before [steps].
     """
 
     def __init__(self, spec: RunSpec, *, rank: int) -> None:
         self._spec = spec
-        self._resumed = (0, 0)
+        self.resumed_at = (0, 0)
         self._indices = lru_cache(maxsize=2)(micro_batch_indices)  # asked for each micro-batch
         self.rank, self.bn_span, self.seed = rank, spec.bn_span, spec.config.seed
         self.num_train_examples = spec.config.data.num_train_examples
@@ -28,10 +32,6 @@ class RankPlan:
     def steps(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch [steps]."""
         return self._spec.steps_at(epoch)
-
-    def spans(self, epoch: int) -> int:
-        """BatchNorm spans of a 0-based epoch, over all ranks [count]."""
-        return self.steps(epoch) * self.split(epoch).global_batch // self.bn_span
 
     def micro_batches(self, epoch: int) -> range:
         """Indices in a step's order of this rank's micro-batches, by `micro_batch_indices`."""
@@ -66,18 +66,9 @@ class RankPlan:
         """Multiply the batch at the start of exactly these 0-based epochs."""
         self._spec = with_growths(self._spec, grown)
 
-    def resume(self, epoch: int, step: int) -> None:
-        """Resume in a 0-based epoch after some of its optimizer steps."""
-        self._resumed = (epoch, step)
-
-    @property
-    def first_epoch(self) -> int:
-        """The 0-based epoch that this process begins in."""
-        return self._resumed[0]
-
     def first_step(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch that were taken before this process began [steps]."""
-        resumed, step = self._resumed
+        resumed, step = self.resumed_at
         return step if epoch == resumed else 0
 
 

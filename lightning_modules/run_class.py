@@ -21,6 +21,7 @@ _OF_MODULES = (
     "log",
     "on_save_checkpoint",
     "on_train_batch_end",
+    "on_train_epoch_end",
     "on_train_start",
     "setup",
     "to",
@@ -35,10 +36,10 @@ class RunClass:
     """What a run adds to the methods of an object.
 
     Attributes:
-        kind: the subclass that the object is of.
+        kind: the subclass that the object is of; a method that is set on it replaces the user's.
     """
 
-    kind: type
+    kind: Any
 
     def __init__(self) -> None:
         self._around: dict[str, list[Around]] = {}
@@ -46,10 +47,6 @@ class RunClass:
     def wrap(self, name: str, around: Around) -> None:
         """Have a function called in place of a method, with that method as its first argument."""
         self._around.setdefault(name, []).append(around)
-
-    def override(self, name: str, method: Callable[[Any], Any]) -> None:
-        """Replace a method, so that Lightning finds it where the user wrote none."""
-        setattr(self.kind, name, method)
 
     def after(self, name: str, then: Callable[[], None]) -> None:
         """Have a function called after a hook; after what was added to the hook before."""

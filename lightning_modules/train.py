@@ -7,45 +7,46 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback, ProgressBar
 from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.batch_growth import BatchSize, measured_growth
+from lightning_modules.callbacks.batch_growth import measured_growth
 from lightning_modules.callbacks.checkpoint import (
     LaunchersSigterm,
     RunCheckpoint,
     Stopped,
     StopRequest,
 )
-from lightning_modules.callbacks.curve import Clock, Curve, CurveReport, StepReport
+from lightning_modules.callbacks.curve import Clock, Curve, StepReport
 from lightning_modules.callbacks.distance import DistanceFromStart
-from lightning_modules.callbacks.divergence import divergence, find_divergence
+from lightning_modules.callbacks.divergence import Divergence, find_divergence
 from lightning_modules.callbacks.epoch_means import Evaluation, TrainingMetrics
+from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.callbacks.learning_rate import learning_rate
-from lightning_modules.callbacks.local_sgd import local_sgd
-from lightning_modules.callbacks.logged_metrics import LoggedMetrics
+from lightning_modules.callbacks.local_sgd import PostLocalSGD
+from lightning_modules.callbacks.logged_metrics import LoggedValues
 from lightning_modules.callbacks.loggers import Mirror
 from lightning_modules.callbacks.loss_items import LossItems
 from lightning_modules.callbacks.measured_noise import GradientNoise
-from lightning_modules.callbacks.mid_epoch_resume import MetricStates, MidEpochResume
+from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
 from lightning_modules.callbacks.own_schedulers import OwnSchedulers
-from lightning_modules.callbacks.random_draws import KeyedDraws, NoStrayDraws, Position
 from lightning_modules.callbacks.running_statistics import RunningStatistics
-from lightning_modules.callbacks.sam import sam
+from lightning_modules.callbacks.sam import SAM
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data
 from lightning_modules.data.loaders import run_loaders
 from lightning_modules.data.randomness import seed_everything
-from lightning_modules.gradients.ddp_hooks import ddp_settings, gradient_exchange
+from lightning_modules.gradients.ddp_hooks import DDP_SETTINGS, gradient_exchange
 from lightning_modules.gradients.ordered_sum import OrderedSum, use_deterministic_algorithms
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.sync_group import sync_group
-from lightning_modules.modules.classifier import Classifier
+from lightning_modules.modules.classifier import Classifier, zero_last_norms
 from lightning_modules.modules.own_logger import OwnLogger
 from lightning_modules.modules.own_project import (
     build_data,
@@ -59,7 +60,7 @@ from lightning_modules.process.output import quieten
 from lightning_modules.process.world import check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import after_layers_exist, run_class
-from sweeper.spec.config import RunConfig
+from sweeper.spec import config as settings
 from sweeper.spec.noise import noise_span
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
@@ -102,9 +103,9 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     seed_everything(spec.config.seed)
     data = build_data(spec.config.data, spec.config.module.target, spec.split.micro_batch)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
-    module = _module(spec, data, plan, position)
-    callbacks = _callbacks(spec, context, plan, position, module)
-    trainer = _trainer(spec, context, callbacks.in_order)
+    module = _build_module(spec, data, plan, position)
+    callbacks = _build_callbacks(spec, context, plan, position, module)
+    trainer = _build_trainer(spec, context, callbacks.in_order)
     check_world(spec.split.world_size, trainer.world_size)
     if hasattr(data, "settle"):
         data.settle(trainer.strategy.root_device, ranks_on_node=spec.config.devices)
@@ -127,7 +128,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         trained = several(done := len(callbacks.curve.rows), "epoch")
         early = f" of {spec.epochs}: stopped early" * (done < spec.epochs)
         outcome, reason = Outcome.FINISHED, f"trained {trained}{early}"
-    callbacks.report()  # a run resumed after its last epoch has not reported its curve yet
+    callbacks.curve.report()  # a run resumed after its last epoch has not reported its curve yet
     callbacks.mirror.close(outcome)
     return {
         "outcome": outcome,
@@ -145,10 +146,12 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     }
 
 
-def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) -> pl.LightningModule:
+def _build_module(
+    spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition
+) -> pl.LightningModule:
     """The user's module or our classifier, with the run's BatchNorm spans, masks and optimizer."""
     config, is_own, has_spans = spec.config, spec.config.has_own_module, spec.has_spans
-    module = build_module(config.module) if is_own else _classifier(config, data)
+    module = build_module(config.module) if is_own else _build_classifier(config, data)
     together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank) if has_spans else None
 
     def prepare() -> None:
@@ -169,15 +172,19 @@ def _module(spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition) ->
         groups = parameter_groups(module, exempt_norm_and_bias=exempt)
         return config.optimizer.build(groups, lr=plan.lr(0))
 
-    run_class(module).override("configure_optimizers", configure_optimizers)
+    run_class(module).kind.configure_optimizers = configure_optimizers
     return module
 
 
-def _classifier(config: RunConfig, data: Data) -> Classifier:
+def _build_classifier(config: settings.RunConfig, data: Data) -> Classifier:
+    """Our classifier of the data; images have channels-last format, for speed."""
     assert config.model is not None, "checked by the spec"
     model = config.model.build(data.input_shape, data.num_classes)
-    settings = {key: getattr(config, key) for key in ("label_smoothing", "zero_init_last_norm")}
-    return Classifier.on(data.input_shape, model, **settings)
+    if config.zero_init_last_norm:
+        zero_last_norms(model)
+    if len(data.input_shape) == 3:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Classifier(model, label_smoothing=config.label_smoothing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,11 +196,10 @@ class _Callbacks:
     contract: BatchContract
     curve: Curve
     items: LossItems | None
-    report: CurveReport
     mirror: Mirror
 
 
-def _callbacks(
+def _build_callbacks(
     spec: RunSpec,
     context: RankContext,
     plan: RankPlan,
@@ -205,35 +211,37 @@ def _callbacks(
     items = LossItems(config.loss_items, plan) if config.loss_items else None
     metrics = TrainingMetrics(names, items)
     clock, contract, distance = Clock(), BatchContract(plan), DistanceFromStart()
-    local = local_sgd(config.comm_hook, steps_per_epoch=spec.steps_per_epoch)
-    ordered = OrderedSum(module, plan, position) if config.reproducible else None
+    local = sam = None
+    if isinstance(hook := config.comm_hook, settings.PostLocalSGD):
+        start_step = hook.start_epoch * spec.steps_per_epoch
+        local = PostLocalSGD(local_steps=hook.local_steps, start_step=start_step)
+    if isinstance(config.perturbation, settings.SAM):
+        sam = SAM(rho=config.perturbation.rho)
+    ordered = OrderedSum(plan, position) if config.reproducible else None
     average = None if config.ema_decay is None else WeightAverage(decay=config.ema_decay)
     noise = None if (span := noise_span(config)) is None else GradientNoise(plan, span=span)
     evaluation = Evaluation(names, average=average)
     measured = [c for c in (metrics, evaluation, distance, noise) if c is not None]
-    logged = LoggedMetrics(plan, config.metric, measured)
-    curve = Curve(plan, clock, [*measured, logged])
+    logged = LoggedValues(plan, config.metric, measured)
     mirror = Mirror(spec, context.folder, rank=context.rank)
-    report = CurveReport(curve, [context.on_epoch, mirror.log_rows] if context.rank == 0 else [])
+    listeners = [context.on_epoch, mirror.log_rows] if context.rank == 0 else []
+    curve = Curve(plan, clock, [*measured, logged], listeners)
     shown = context.on_steps if context.rank == 0 else None
     users = list(map(instantiate_component, config.trainer.callbacks))
     in_order = [
         clock,  # training time ends before anything else is done at an epoch's end
         contract,  # a broken contract is reported before its consequences
-        logged.values,  # merged over ranks before anything reads them
-        BatchSize(plan),
-        None if config.has_own_module else NoStrayDraws(),
-        Position(plan, position),
-        KeyedDraws(plan) if config.has_own_module else None,
+        logged,  # merged over ranks before anything reads it
+        FollowPlan(plan, position),
         items,  # before anything reads a loss
-        sam(config.perturbation),  # runs a pass over the micro-batch, so its position must be known
+        sam,  # runs a pass over the micro-batch, so its position must be known
         local or ordered or gradient_exchange(config.comm_hook),
         metrics,  # as measured by SAM
         noise,  # of the gradients before they are weighted
-        divergence(  # before anything uses the gradient or the loss
+        Divergence(  # before anything uses the gradient or the loss
             metrics,
-            precision=config.precision,
             loss_ceiling=config.loss_ceiling,
+            is_scaled=config.precision == "16-mixed",
             local=local,
             noise=noise,
         ),
@@ -244,12 +252,10 @@ def _callbacks(
         RunningStatistics(plan, position),  # merged before they are evaluated
         evaluation,
         distance,
-        logged,
         *users,
         OwnSchedulers() if config.keeps_own_optimizer else None,
         curve,  # a row of all that was measured above
         shown and StepReport(plan, contract, epochs=spec.most_epochs, report=shown),
-        MetricStates(contract) if config.has_own_module else None,
         MidEpochResume(plan, contract),  # after past growth of the batch is restored
         LaunchersSigterm(),
         RunCheckpoint(  # of all that happened above; Lightning calls it last in any case
@@ -259,7 +265,7 @@ def _callbacks(
             contract=contract,
             stop=StopRequest(context.stop_requested, rank=context.rank),
             can_stop=lambda: local is None or local.is_agreed,
-            on_epoch=report,
+            on_epoch=curve.report,
         ),
     ]
     return _Callbacks(
@@ -268,24 +274,22 @@ def _callbacks(
         contract=contract,
         curve=curve,
         items=items,
-        report=report,
         mirror=mirror,
     )
 
 
-def _trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> pl.Trainer:
+def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> pl.Trainer:
     config = spec.config
     own: dict[str, Any] = {"gradient_clip_val": config.gradient_clip}
     reproducible, ranks = bool(config.reproducible), spec.split.world_size
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
+    ddp = DDP_SETTINGS if isinstance(config.comm_hook, settings.PowerSGD) else {}
     return pl.Trainer(
         **own | config.trainer.flags,
         accelerator=config.accelerator,
         devices=config.devices,
         num_nodes=config.num_nodes,
-        strategy=RunStrategy(
-            exchanges=exchanges, of_users=config.has_own_module, **ddp_settings(config.comm_hook)
-        ),
+        strategy=RunStrategy(exchanges=exchanges, of_users=config.has_own_module, **ddp),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.most_epochs,

@@ -49,8 +49,12 @@ def work(rank: WorkerArgs) -> None:
     redirect_output(folder / ("log.txt" if rank.rank == 0 else f"log-rank{rank.rank}.txt"))
     faulthandler.enable()
     _exit_with_parent()
-    _prefer_as_oom_victim()
-    _start_processes_as_usual()
+    with contextlib.suppress(OSError):
+        # If memory runs out, Linux is to end this process, not the launcher, which reports it.
+        Path("/proc/self/oom_score_adj").write_text("500")
+    # Data workers start by the default method: a fork server would import everything again in each
+    # of them, and refuse data sets that cannot be pickled.
+    multiprocessing.set_start_method(None, force=True)
     config = run_config(json.loads((folder / "config.json").read_text()))
     choose_nccl(config.comm_hook)
     reproducible = bool(config.reproducible)
@@ -82,12 +86,6 @@ def work(rank: WorkerArgs) -> None:
         dist.destroy_process_group()
 
 
-def _prefer_as_oom_victim() -> None:
-    """If memory runs out, have Linux end this process, not the launcher, which reports it."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("500")
-
-
 def _exit_with_parent() -> None:
     """End this process when the launcher is gone, however it ended."""
     parent = multiprocessing.parent_process()
@@ -103,15 +101,6 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _start_processes_as_usual() -> None:
-    """Start data workers by the default method, not from another fork server.
-
-    A fork server would import everything again in each worker, and refuse data sets that cannot be
-    pickled.
-    """
-    multiprocessing.set_start_method(None, force=True)
 
 
 def _note_first_step(file: Path) -> None:
@@ -203,7 +192,10 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
     reason = "".join(traceback.format_exception_only(error)[-_REASON_LINES:]).strip()
     if "Original Traceback" in reason:  # a data worker's, whose error follows the frames
         reason = re.split(r"^ .*\n", reason, flags=re.MULTILINE)[-1]
-    outcome = Outcome.OUT_OF_MEMORY if _is_out_of_memory(error) else Outcome.FAILED
+    # on a CPU torch only says so in the message
+    is_cpu_out = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    is_out_of_memory = is_cpu_out or isinstance(error, torch.OutOfMemoryError | MemoryError)
+    outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory else Outcome.FAILED
     try:
         if METRIC_NOT_LOGGED in reason:  # a wrong command: retried, however far the run came
             (folder / FIRST_STEP).unlink(missing_ok=True)
@@ -211,10 +203,3 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
     except OSError as unwritable:
         return UNWRITABLE_EXIT + (unwritable.errno or 0)
     return 1
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether torch or Python could not get memory; on a CPU torch only says so in the message."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)

@@ -1,6 +1,5 @@
 """The batch contract: every optimizer step is checked to train on exactly the global batch."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -123,15 +122,6 @@ class BatchContract(AfterSteps):
             )
             raise BatchContractBroken(msg)
 
-    def check_agreement(self, trainer: Trainer) -> None:
-        """Check, after the last callback's turn in an epoch, that all ranks have the same weights.
-
-        Raises:
-            ValueError: if they differ.
-        """
-        if self._plan.has_own_module and isinstance(trainer.strategy, RunStrategy):
-            trainer.strategy.check_agreement()
-
     def state_dict(self) -> dict[str, Any]:
         """The range so far and, within an epoch, every rank's counts."""
         return {
@@ -143,8 +133,7 @@ class BatchContract(AfterSteps):
         """Restore what `state_dict` returned, on any number of ranks."""
         self.realised_batch_min, self.realised_batch_max = state_dict["range"]
         if state_dict["ranks"]:
-            self._examples_of_steps = own_state(state_dict["ranks"], _sum)
-
-
-def _sum(of_ranks: Sequence[list[int]], share: int) -> list[int]:
-    return [share * sum(of_step) for of_step in zip(*of_ranks, strict=True)]
+            self._examples_of_steps = own_state(
+                state_dict["ranks"],
+                lambda ranks, share: [share * sum(step) for step in zip(*ranks, strict=True)],
+            )

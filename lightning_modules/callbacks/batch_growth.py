@@ -1,4 +1,4 @@
-"""Gives the Trainer each epoch's batch, which grows as planned or by the measured noise scale."""
+"""Growth of the batch by the measured noise scale."""
 
 from typing import Any
 
@@ -9,22 +9,6 @@ from lightning_modules.callbacks.measured_noise import GradientNoise
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import GrowingBatch
-
-
-class BatchSize(Callback):
-    """Has Lightning accumulate as many micro-batches as the plan says for the epoch."""
-
-    def __init__(self, plan: RankPlan) -> None:
-        self._plan = plan
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Accumulate likewise in an epoch resumed midway, which Lightning does not start again."""
-        self.on_train_epoch_start(trainer, pl_module)
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Accumulate as the epoch's batch needs."""
-        steps = self._plan.split(trainer.current_epoch).accumulation_steps
-        trainer.accumulate_grad_batches = steps
 
 
 class MeasuredGrowth(Callback):

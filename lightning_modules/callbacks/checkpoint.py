@@ -15,6 +15,7 @@ from torch.serialization import add_safe_globals
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import took_step
+from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
@@ -59,21 +60,19 @@ class StopRequest:
         """Whether to stop now; a collective call, which all ranks make at the same point."""
         is_requested = False
         if self._rank == 0:
-            is_requested, self._steps_between = self._is_requested(), self._steps_per_poll()
+            is_requested, now = self._is_requested(), time.perf_counter()
+            steps = max(1, self._steps_between - self._steps_left)
+            step_s = max(now - self._polled_at, 1e-9) / steps
+            self._polled_at = now
+            # as many as fill the interval, but at most twice the last number
+            wanted = min(2 * self._steps_between, round(_SECONDS_BETWEEN_POLLS / step_s))
+            self._steps_between = max(1, wanted)
         if num_ranks() > 1:
             answer = torch.tensor([is_requested, self._steps_between], device=device)
             dist.broadcast(answer, src=0)
             is_requested, self._steps_between = bool(answer[0]), int(answer[1])
         self._steps_left = self._steps_between
         return is_requested
-
-    def _steps_per_poll(self) -> int:
-        """Steps until the next poll: as many as fill the interval, but at most twice the last."""
-        now = time.perf_counter()
-        steps = max(1, self._steps_between - self._steps_left)
-        step_s = max(now - self._polled_at, 1e-9) / steps
-        self._polled_at = now
-        return max(1, min(2 * self._steps_between, round(_SECONDS_BETWEEN_POLLS / step_s)))
 
 
 class RunCheckpoint(Checkpoint):
@@ -102,8 +101,6 @@ class RunCheckpoint(Checkpoint):
         self._plan, self._contract = plan, contract
         self._stop, self._can_stop, self._on_epoch = stop, can_stop, on_epoch
         self._is_over = self._is_saving = False
-        self._saved: dict[str, Any] = {}
-        self._batch_idx = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the epochs of a resumed run; train no more if it had already ended early."""
@@ -112,30 +109,28 @@ class RunCheckpoint(Checkpoint):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Act after the module's own hooks at the end of a batch and when a checkpoint is made."""
-        added = run_class(pl_module)
-        added.after("on_train_batch_end", lambda: self._after_batch(trainer, pl_module))
-        added.after("on_save_checkpoint", self._drop_hyperparameters)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Remember which micro-batch this is."""
-        self._batch_idx = batch_idx
+        def stop_if_due(own: Callable[..., None], outputs: Any, batch: Any, batch_idx: int) -> None:
+            """Save and stop inside the epoch if that is requested; raises `Stopped`."""
+            own(outputs, batch, batch_idx)
+            if not took_step(trainer, batch_idx):
+                return
+            epoch, step = trainer.current_epoch, self._contract.steps
+            steps = self._plan.steps(epoch)
+            if step < steps and self._can_stop() and self._stop.is_due(pl_module.device):
+                self._save(trainer)
+                msg = f"after {step} of {steps} steps of epoch {epoch + 1}"
+                raise Stopped(msg)
 
-    def _after_batch(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save and stop inside the epoch if that is requested.
+        def drop_hyperparameters(own: Callable[..., None], checkpoint: dict[str, Any]) -> None:
+            """The config has the module's hyperparameters, and they may be any object."""
+            own(checkpoint)
+            for name in ("hyper_parameters", "datamodule_hyper_parameters"):
+                if self._is_saving:
+                    checkpoint.pop(name, None)
 
-        Raises:
-            Stopped: when the run is saved.
-        """
-        if not took_step(trainer, self._batch_idx):
-            return
-        epoch, step = trainer.current_epoch, self._contract.steps
-        steps = self._plan.steps(epoch)
-        if step < steps and self._can_stop() and self._stop.is_due(pl_module.device):
-            self._save(trainer)
-            msg = f"after {step} of {steps} steps of epoch {epoch + 1}"
-            raise Stopped(msg)
+        run_class(pl_module).wrap("on_train_batch_end", stop_if_due)
+        run_class(pl_module).wrap("on_save_checkpoint", drop_hyperparameters)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save, and stop if that is requested before the run's end.
@@ -143,7 +138,8 @@ class RunCheckpoint(Checkpoint):
         Raises:
             Stopped: when the run is saved.
         """
-        self._contract.check_agreement(trainer)
+        if self._plan.has_own_module and isinstance(trainer.strategy, RunStrategy):
+            trainer.strategy.check_agreement()  # after the last callback's turn in the epoch
         self._is_over = trainer.should_stop  # Lightning does not save what a callback set
         self._save(trainer)
         self._on_epoch()
@@ -168,18 +164,6 @@ class RunCheckpoint(Checkpoint):
             msg = f"{self._path} must belong to run {own}; it belongs to {made_by}. Remove it."
             raise ValueError(msg)
         self._is_over = state_dict["is_over"]
-
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Remember what is saved, for `_drop_hyperparameters`."""
-        self._saved = checkpoint
-
-    def _drop_hyperparameters(self) -> None:
-        """Drop the module's hyperparameters: the config has them, and they may be any object."""
-        for name in ("hyper_parameters", "datamodule_hyper_parameters") if self._is_saving else ():
-            self._saved.pop(name, None)
-        self._saved = {}
 
     def _save(self, trainer: Trainer) -> None:
         self._is_saving = True

@@ -12,7 +12,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, Checkpoint
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.steps import AfterSteps, current_lrs, own_lrs, took_step
+from lightning_modules.callbacks.steps import AfterSteps, current_lrs, took_step
 from lightning_modules.rank_plan import RankPlan
 from sweeper.store.step_progress import StepProgress
 
@@ -80,6 +80,7 @@ class Curve(Checkpoint):
 
     Args:
         measured: callbacks that run before the curve; their columns go into the row.
+        listeners: each is called with new rows by `report`.
 
     Attributes:
         rows: a mapping per completed epoch, with the columns of the curves table; plain values.
@@ -88,8 +89,15 @@ class Curve(Checkpoint):
         lr_series_hash: chain hash of the realised learning rates, a link per step.
     """
 
-    def __init__(self, plan: RankPlan, clock: Clock, measured: Sequence[Measured]) -> None:
+    def __init__(
+        self,
+        plan: RankPlan,
+        clock: Clock,
+        measured: Sequence[Measured],
+        listeners: Sequence[Callable[[list[dict[str, Any]]], None]] = (),
+    ) -> None:
         self._plan, self._clock, self._measured = plan, clock, measured
+        self._listeners, self._reported = listeners, 0
         self.rows: list[dict[str, Any]] = []
         self.steps = 0
         self.last_lr = math.nan
@@ -102,7 +110,7 @@ class Curve(Checkpoint):
         """Record the learning rate that the optimizer used in the step."""
         if took_step(trainer, batch_idx):
             lrs = current_lrs(trainer)
-            if own := own_lrs(trainer):
+            if own := getattr(trainer.strategy, "own_lrs", None):  # before the factor
                 self._peaks = [max(self._peaks[0], own[0]), max(self._peaks[1], lrs[0])]
             self.last_lr = lrs[0]
             distinct = lrs if len(set(lrs)) > 1 else lrs[:1]
@@ -130,6 +138,12 @@ class Curve(Checkpoint):
             row |= callback.columns
         self.rows.append(row)
 
+    def report(self) -> None:
+        """Pass each row on to the listeners that this process has not passed on yet."""
+        new, self._reported = self.rows[self._reported :], len(self.rows)
+        for listener in self._listeners if new else ():
+            listener(new)
+
     def state_dict(self) -> dict[str, Any]:
         """All of it, in plain containers."""
         return {
@@ -146,22 +160,6 @@ class Curve(Checkpoint):
         self.rows, self.steps = state_dict["curve"], state_dict["steps"]
         self.last_lr, self.lr_series_hash = state_dict["last_lr"], state_dict["lr_series_hash"]
         self._peaks = [state_dict["base_lr"], state_dict["peak_lr"]]
-
-
-class CurveReport:
-    """Passes each row of a curve on to the listeners, once."""
-
-    def __init__(
-        self, curve: Curve, listeners: Sequence[Callable[[list[dict[str, Any]]], None]]
-    ) -> None:
-        self._curve, self._listeners = curve, listeners
-        self._reported = 0
-
-    def __call__(self) -> None:
-        """Report the rows that this process has not reported yet."""
-        new, self._reported = self._curve.rows[self._reported :], len(self._curve.rows)
-        for listener in self._listeners if new else ():
-            listener(new)
 
 
 class StepReport(Callback):

@@ -1,7 +1,6 @@
 """Stopping a run that diverges, on all ranks at the same step."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
@@ -28,7 +27,9 @@ class Divergence(AfterSteps):
         metrics: has the epoch's mean `train_loss`; runs before this callback.
         loss_ceiling: largest training loss of an epoch after which the run continues; None for no
             limit.
-        sees_gradient: whether all ranks have the gradient of the step that is about to be taken.
+        is_scaled: whether the loss is scaled, as with 16-mixed: its gradients overflow by design,
+            and the step is then skipped.
+        local: with local steps, ranks have different gradients, which are not checked.
         noise: measures the gradient's norm, and runs before this callback; None if the norm must be
             computed here.
     """
@@ -38,11 +39,12 @@ class Divergence(AfterSteps):
         metrics: TrainingMetrics,
         *,
         loss_ceiling: float | None,
-        sees_gradient: Callable[[], bool],
+        is_scaled: bool = False,
+        local: PostLocalSGD | None = None,
         noise: GradientNoise | None = None,
     ) -> None:
         self._metrics, self._loss_ceiling = metrics, loss_ceiling
-        self._sees_gradient, self._noise = sees_gradient, noise
+        self._is_scaled, self._local, self._noise = is_scaled, local, noise
         self._norm: AsyncScalar | None = None
         self._place = ""
 
@@ -51,7 +53,7 @@ class Divergence(AfterSteps):
     ) -> None:
         """Check the gradient's norm as soon as it has arrived from the device."""
         self._check_norm()
-        if not self._sees_gradient():
+        if self._is_scaled or (self._local is not None and self._local.is_local):
             return
         if self._noise is None:  # a walk through the module would take as long as the norm
             norm = gradient_norm(p for group in optimizer.param_groups for p in group["params"])
@@ -105,24 +107,6 @@ class Divergence(AfterSteps):
             ceiling = f"loss_ceiling={self._loss_ceiling:g}"
             msg = f"the training loss {loss:.4g} exceeded {ceiling} at {_describe_step(trainer)}"
             raise Diverged(msg)
-
-
-def divergence(
-    metrics: TrainingMetrics,
-    *,
-    precision: str,
-    loss_ceiling: float | None,
-    local: PostLocalSGD | None,
-    noise: GradientNoise | None,
-) -> Divergence:
-    """The callback; it ignores gradients that may overflow by design or differ between ranks."""
-    is_scaled = precision == "16-mixed"  # its loss scaler overflows by design and skips the step
-    return Divergence(
-        metrics,
-        loss_ceiling=loss_ceiling,
-        sees_gradient=lambda: not is_scaled and (local is None or not local.is_local),
-        noise=noise,
-    )
 
 
 def find_divergence(error: Exception) -> Diverged:

@@ -102,12 +102,10 @@ class TrainingMetrics(AfterSteps):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on any number of ranks."""
-        state = own_state(state_dict["ranks"], _sum)
+        state = own_state(
+            state_dict["ranks"], lambda ranks, share: share * torch.stack([*ranks]).sum(0)
+        )
         self._sums = EpochSums(self._names, torch.device("cpu"), state)
-
-
-def _sum(of_ranks: Sequence[Tensor], share: int) -> Tensor:
-    return share * torch.stack([*of_ranks]).sum(0)
 
 
 class Evaluation(Callback):

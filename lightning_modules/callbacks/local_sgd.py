@@ -12,9 +12,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 )
 
 from lightning_modules.callbacks.steps import AfterSteps, took_step
-from lightning_modules.optimizers.run_strategy import ddp_of
+from lightning_modules.optimizers.run_strategy import ddp_wrapper
 from lightning_modules.process.world import all_reduce_list, gather_states, num_ranks
-from sweeper.spec import config as settings
 
 
 class PostLocalSGD(AfterSteps):
@@ -27,14 +26,14 @@ class PostLocalSGD(AfterSteps):
 
     Args:
         local_steps: steps between averages of the weights [steps].
-        start_step: gradients are exchanged before this step [steps].
+        start_step: gradients are exchanged before this step, rounded up [steps].
 
     Source:
         Lin et al. 2018, arXiv:1808.07217.
     """
 
-    def __init__(self, *, local_steps: int, start_step: int) -> None:
-        self._local_steps, self._start_step = local_steps, start_step
+    def __init__(self, *, local_steps: int, start_step: float) -> None:
+        self._local_steps, self._start_step = local_steps, math.ceil(start_step)
         self._steps = 0
 
     @property
@@ -56,7 +55,7 @@ class PostLocalSGD(AfterSteps):
             post_local_gradient_allreduce=False,
         )
         state.iter = self._steps = trainer.global_step
-        ddp_of(trainer).register_comm_hook(state, post_localSGD_hook)
+        ddp_wrapper(trainer).register_comm_hook(state, post_localSGD_hook)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -84,14 +83,6 @@ class PostLocalSGD(AfterSteps):
         """Load this rank's momentum."""
         own = checkpoint["optimizers_of_ranks"][trainer.global_rank]
         checkpoint["optimizer_states"] = [own]
-
-
-def local_sgd(hook: settings.CommHook, *, steps_per_epoch: int) -> PostLocalSGD | None:
-    """The callback for a run with local steps; None if it exchanges gradients at every step."""
-    if not isinstance(hook, settings.PostLocalSGD):
-        return None
-    start_step = math.ceil(hook.start_epoch * steps_per_epoch)
-    return PostLocalSGD(local_steps=hook.local_steps, start_step=start_step)
 
 
 @torch.no_grad()

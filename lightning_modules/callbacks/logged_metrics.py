@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback, Checkpoint
+from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric
 
@@ -37,136 +37,38 @@ class _Logged(NamedTuple):
 
 
 class LoggedValues(Callback):
-    """Replaces this rank's logged values by those over all ranks, matched by name.
+    """Gathers all that a module has logged, over all ranks; a run must log its metric.
 
-    Lightning reduces values singly, in the order in which each rank logged them: it waits
-    forever if a rank logged something else, and it rounds the mean number of examples down. Of a
-    resumed epoch it only knows the second part.
+    Lightning weights logged values by batch sizes that it guesses. Here it gets the number of
+    examples. Lightning reduces values singly, in the order in which each rank logged them: it waits
+    forever if a rank logged something else, and it rounds the mean number of examples down. Here
+    values are matched by name. Of a resumed epoch Lightning only knows the second part; here the
+    values from before the resume are added.
 
-    It runs before anything that reads what was logged.
-    """
-
-    def __init__(self) -> None:
-        self._trainer: Trainer | None = None
-        self._is_in_epoch = False
-        self._merged: dict[str, Tensor] = {}
-        self._behind: dict[str, _Logged] = {}
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Remember the Trainer, in which Lightning keeps what is logged."""
-        self._trainer = trainer
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Add the values from before a mid-epoch resume."""
-        self._is_in_epoch = True
-        for key, kept in epoch_results(trainer) if self._behind else ():
-            if (behind := self._behind.pop(key, None)) is not None:
-                both = _join(behind, _logged(trainer, kept))
-                is_mean = both.reduce_fx == "mean"
-                add_to_value(kept, both.total, round(behind.weight) if is_mean else 0)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Merge what was logged in validation batches."""
-        self.merge(trainer)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Merge what was logged at the end of validation."""
-        self.merge(trainer)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Merge what was logged in the epoch, including what was only logged before a resume."""
-        self._is_in_epoch = False
-        self.merge(trainer, self._behind)
-        self._behind = {}
-
-    def merge(self, trainer: Trainer, more: Mapping[str, _Logged] | None = None) -> None:
-        """Give every rank the values over all ranks; a collective call.
-
-        Args:
-            trainer: its loop has ended.
-            more: values that were logged before this process began.
-        """
-        if num_ranks() == 1 and not more:
-            return
-        own = {
-            key: result
-            for key, result in epoch_results(trainer)
-            if (value := computed(result)) is None or value is not self._merged.get(key)
-        }
-        logged = _join_all([more or {}, {key: _logged(trainer, own[key]) for key in own}])
-        values: dict[str, Tensor] = {}
-        for key, joined in _join_all(gather_states(logged)).items():
-            value = torch.tensor(joined.total, dtype=torch.float64) / joined.weight
-            if key in own:
-                value = value.to(own[key].value)
-                self._merged[key] = value
-                set_computed(own[key], value)
-            values |= dict.fromkeys(joined.names, value)
-        trainer.callback_metrics.update(values)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Within an epoch, every rank's values so far."""
-        if self._trainer is None or not self._is_in_epoch:
-            return {"ranks": []}
-        own = {key: _logged(self._trainer, kept) for key, kept in epoch_results(self._trainer)}
-        ranks = gather_states(_join_all([self._behind, own]))
-        return {"ranks": [{key: list(rank[key]) for key in rank} for rank in ranks]}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned, on any number of ranks."""
-        ranks = [{key: _Logged(*rank[key]) for key in rank} for rank in state_dict["ranks"]]
-        if ranks:
-            self._behind = own_state(
-                ranks, lambda states, share: _join_all(states if share else [])
-            )
-
-
-def _logged(trainer: Trainer, result: Any) -> _Logged:
-    return _Logged(*reduced_value(result), result_names(trainer, result))
-
-
-def _join_all(parts: Iterable[Mapping[str, _Logged]]) -> dict[str, _Logged]:
-    joined: dict[str, _Logged] = {}
-    for part in parts:
-        for key, logged in part.items():
-            joined[key] = _join(joined[key], logged) if key in joined else logged
-    return joined
-
-
-def _join(first: _Logged, second: _Logged) -> _Logged:
-    weight = first.weight + second.weight if first.reduce_fx == "mean" else 1.0
-    total = float(_JOINED[first.reduce_fx](first.total, second.total))
-    return _Logged(first.reduce_fx, total, weight, first.names)
-
-
-class LoggedMetrics(Checkpoint):
-    """Gathers everything that a module has logged, and fails a run that does not log its metric.
-
-    A `Checkpoint`, so that it runs after the module, which may log at the end of an epoch.
-
-    Lightning weights logged values by batch sizes that it guesses, on each rank alone. Here it gets
-    the number of examples, and `values` replaces each rank's values by those of all ranks.
+    It runs before anything that reads what was logged. The epoch's metrics are gathered after the
+    module's own hook, which may log at the end of an epoch.
 
     Args:
         metric: the name that the run is compared by.
-        measured: callbacks whose columns are metrics too; they run before this callback.
+        measured: callbacks whose columns are metrics too.
 
     Attributes:
-        values: merges the values of all ranks; a callback to be given to the Trainer itself.
         columns: `metrics`: the values of the last epoch by name; none if the module logs nothing.
     """
 
-    def __init__(self, plan: RankPlan, metric: str, measured: Sequence[Any]) -> None:
+    def __init__(self, plan: RankPlan, metric: str, measured: Sequence[Any] = ()) -> None:
         self._plan, self._metric, self._measured = plan, metric, measured
-        self.values = LoggedValues()
-        self._examples: int | None = None
+        self._trainer: Trainer | None = None
+        self._examples: int | None = None  # of the current batch
         self._validated: dict[str, bool] = {}
+        self._is_in_epoch = False
+        self._merged: dict[str, Tensor] = {}
+        self._behind: dict[str, _Logged] = {}  # from before a resume
         self.columns: dict[str, Any] = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Tell `log` how many examples a value stands for."""
+        """Tell `log` how many examples a value stands for; act after the module's last hook."""
+        self._trainer = trainer
 
         def log_weighted(
             log: Callable[..., None], name: str, value: Any, *args: Any, **settings: Any
@@ -178,13 +80,26 @@ class LoggedMetrics(Checkpoint):
                 settings["sync_dist"] = settings.get("sync_dist", False) and by_step
             log(name, value, *args, **settings)
 
-        run_class(pl_module).wrap("log", log_weighted)
+        added = run_class(pl_module)
+        added.wrap("log", log_weighted)
+        added.after("on_train_epoch_end", lambda: self._gather_metrics(trainer))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Every training micro-batch has the same number of examples."""
         self._examples = self._plan.split(trainer.current_epoch).micro_batch
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add the values from before a mid-epoch resume."""
+        self._is_in_epoch = True
+        for key, kept in epoch_results(trainer) if self._behind else ():
+            if (behind := self._behind.pop(key, None)) is not None:
+                both = _join(behind, _read_value(trainer, kept))
+                is_mean = both.reduce_fx == "mean"
+                add_to_value(kept, both.total, round(behind.weight) if is_mean else 0)
 
     def on_validation_batch_start(
         self,
@@ -203,20 +118,28 @@ class LoggedMetrics(Checkpoint):
         self._examples = sizes[batch_idx] if sizes else None
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Values logged outside of batches have no number of examples."""
-        self._examples = None
+        """Merge what was logged in validation batches."""
+        self._examples = None  # values logged outside of batches have none
+        self._merge_ranks(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Validation replaces a training step's value of the same name."""
-        self._validated = has_epoch_values(trainer)
+        """Merge what was logged at the end of validation."""
+        self._merge_ranks(trainer)
+        self._validated = has_epoch_values(trainer)  # replaces a training value of the same name
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gather the epoch's values.
+        """Merge what was logged in the epoch, including what was only logged before a resume."""
+        self._is_in_epoch = False
+        self._merge_ranks(trainer, self._behind)
+        self._behind = {}
+
+    def _gather_metrics(self, trainer: Trainer) -> None:
+        """Gather the epoch's values once the module has logged all of them.
 
         Raises:
             ValueError: if the run's metric is not among them, or not of the epoch.
         """
-        self.values.merge(trainer)  # what the module logged in its own hook
+        self._merge_ranks(trainer)  # what the module logged in its own hook
         logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.columns = {"metrics": logged} if logged else {}
         known = {name for callback in self._measured for name in callback.columns}
@@ -236,3 +159,62 @@ class LoggedMetrics(Checkpoint):
                 "it with on_epoch=True, or choose another."
             )
             raise ValueError(msg)
+
+    def _merge_ranks(self, trainer: Trainer, more: Mapping[str, _Logged] | None = None) -> None:
+        """Give every rank the values over all ranks; a collective call.
+
+        Args:
+            trainer: its loop has ended.
+            more: values that were logged before this process began.
+        """
+        if num_ranks() == 1 and not more:
+            return
+        own = {
+            key: result
+            for key, result in epoch_results(trainer)
+            if (value := computed(result)) is None or value is not self._merged.get(key)
+        }
+        logged = _join_all([more or {}, {key: _read_value(trainer, own[key]) for key in own}])
+        values: dict[str, Tensor] = {}
+        for key, joined in _join_all(gather_states(logged)).items():
+            value = torch.tensor(joined.total, dtype=torch.float64) / joined.weight
+            if key in own:
+                value = value.to(own[key].value)
+                self._merged[key] = value
+                set_computed(own[key], value)
+            values |= dict.fromkeys(joined.names, value)
+        trainer.callback_metrics.update(values)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Within an epoch, every rank's values so far."""
+        if self._trainer is None or not self._is_in_epoch:
+            return {"ranks": []}
+        own = {key: _read_value(self._trainer, kept) for key, kept in epoch_results(self._trainer)}
+        ranks = gather_states(_join_all([self._behind, own]))
+        return {"ranks": [{key: list(rank[key]) for key in rank} for rank in ranks]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned, on any number of ranks."""
+        ranks = [{key: _Logged(*rank[key]) for key in rank} for rank in state_dict["ranks"]]
+        if ranks:
+            self._behind = own_state(
+                ranks, lambda states, share: _join_all(states if share else [])
+            )
+
+
+def _read_value(trainer: Trainer, result: Any) -> _Logged:
+    return _Logged(*reduced_value(result), result_names(trainer, result))
+
+
+def _join_all(parts: Iterable[Mapping[str, _Logged]]) -> dict[str, _Logged]:
+    joined: dict[str, _Logged] = {}
+    for part in parts:
+        for key, logged in part.items():
+            joined[key] = _join(joined[key], logged) if key in joined else logged
+    return joined
+
+
+def _join(first: _Logged, second: _Logged) -> _Logged:
+    weight = first.weight + second.weight if first.reduce_fx == "mean" else 1.0
+    total = float(_JOINED[first.reduce_fx](first.total, second.total))
+    return _Logged(first.reduce_fx, total, weight, first.names)

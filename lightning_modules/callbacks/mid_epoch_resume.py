@@ -1,6 +1,6 @@
 """Resuming in the middle of an epoch, on any number of ranks and any micro-batch."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,40 +21,85 @@ from sweeper.spec.config import is_ours
 from sweeper.upstream.lightnings import metrics_that_reset, set_epoch_progress
 from sweeper.upstream.torchs import metric_state, set_metric_state
 
+_States = dict[str, dict[str, Any]]  # by a metric's name: its state, and how often it was updated
+
 
 class MidEpochResume(Callback):
-    """Makes Lightning and the loader resume after the steps already done in an epoch.
+    """Makes Lightning, the loader and the module resume after the steps already done in an epoch.
 
     Lightning would train on the first examples of the epoch again and never on the last: its loop
     counts micro-batches, whose number depends on the layout. It would also forget what a module has
     frozen or unfrozen since the start, and what the module, or a callback of the user's without a
     state, set in `on_train_epoch_start`; so that hook is called again. Other callbacks save their
     own state of the unfinished epoch.
+
+    Checkpoints leave out the states of a module's metrics, and modules reset them in
+    `on_train_start`. The best value so far would be lost, and the mean of a resumed epoch would
+    only cover its rest; so the states are saved here, and put back once training has started. On
+    another number of ranks, only states that are the same on all ranks survive, such as a best
+    value.
     """
 
     def __init__(self, plan: RankPlan, contract: BatchContract) -> None:
         self._plan, self._contract = plan, contract
-        self._module: LightningModule | None = None
+        self._trainer: Trainer | None = None
         self._loaded: dict[str, Any] = {}
+        self._metrics: _States = {}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Remember the module, and act after its own `on_train_start`."""
-        self._module = pl_module
-        run_class(pl_module).after("on_train_start", lambda: self._resume_epoch(trainer, pl_module))
+        """Remember the Trainer, and act after the module's own `on_train_start`."""
+        self._trainer = trainer
+        run_class(pl_module).after("on_train_start", lambda: self._restore(trainer, pl_module))
 
     def state_dict(self) -> dict[str, Any]:
-        """What is frozen or in evaluation mode, and the epoch's steps, 0 between epochs [steps]."""
-        assert self._module is not None, "it is trained"
-        fixed = [name for name, p in self._module.named_parameters() if not p.requires_grad]
-        still = [name for name, layer in self._module.named_modules() if not layer.training]
-        return {"steps": self._contract.steps, "fixed": fixed, "in_evaluation": still}
+        """The epoch's steps, 0 between epochs [steps]; what is frozen or in evaluation mode.
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep it until training has started."""
-        self._loaded = state_dict
+        Of a user's module also every rank's metrics, except those that Lightning resets before
+        their next update.
+        """
+        assert self._trainer is not None, "it trains the module"
+        module, steps = self._trainer.lightning_module, self._contract.steps
+        layers = dict(module.named_modules())
+        state: dict[str, Any] = {
+            "steps": steps,
+            "fixed": [name for name, p in module.named_parameters() if not p.requires_grad],
+            "in_evaluation": [name for name, layer in layers.items() if not layer.training],
+        }
+        if self._plan.has_own_module:
+            reset = metrics_that_reset(self._trainer, in_epoch=bool(steps))
+            state["metrics"] = gather_states(
+                {
+                    name: metric_state(metric)
+                    for name, metric in layers.items()
+                    if isinstance(metric, Metric) and id(metric) not in reset
+                }
+            )
+        return state
 
-    def _resume_epoch(self, trainer: Trainer, module: LightningModule) -> None:
-        """Begin a resumed epoch again; restore what was frozen and what was in evaluation mode."""
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Set Lightning's progress to the steps already taken, in micro-batches of this layout."""
+        states = checkpoint["callbacks"]
+        self._loaded = states[self.state_key]
+        # older checkpoints have the metrics apart
+        ranks = self._loaded.get("metrics") or states.get("MetricStates", {}).get("ranks")
+        self._metrics = own_state(ranks, lambda of_ranks, share: _common(of_ranks)) if ranks else {}
+        steps, epoch = self._loaded["steps"], checkpoint["epoch"]
+        self._plan.resumed_at = (epoch, steps) if steps else (epoch + 1, 0)
+        if steps:
+            set_epoch_progress(checkpoint, steps * self._plan.split(epoch).accumulation_steps)
+
+    def _restore(self, trainer: Trainer, module: LightningModule) -> None:
+        """Restore metrics, begin a resumed epoch again, and restore what was frozen and how."""
+        metrics, self._metrics = self._metrics, {}
+        for name, tracker in [*module.named_modules()]:
+            if isinstance(tracker, MetricTracker):  # it gains a metric with each epoch
+                while any(f"{key}.".startswith(f"{name}.{len(tracker)}.") for key in metrics):
+                    tracker.increment()
+        for name, metric in module.named_modules():
+            if isinstance(metric, Metric) and name in metrics:
+                set_metric_state(metric, metrics[name])
         loaded, self._loaded = self._loaded, {}
         if loaded.get("steps"):
             self._begin_epoch(trainer, module)
@@ -83,17 +128,6 @@ class MidEpochResume(Callback):
                 hook(trainer, module)
             module.on_train_epoch_start()
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Set Lightning's progress to the steps already taken, in micro-batches of this layout."""
-        steps, epoch = checkpoint["callbacks"][self.state_key]["steps"], checkpoint["epoch"]
-        self._plan.resume(epoch if steps else epoch + 1, steps)
-        if not steps:
-            return
-        taken = steps * self._plan.split(epoch).accumulation_steps
-        set_epoch_progress(checkpoint, taken)
-
 
 @contextmanager
 def _keep_state(trainer: Trainer, module: LightningModule) -> Generator[None]:
@@ -111,62 +145,7 @@ def _keep_state(trainer: Trainer, module: LightningModule) -> Generator[None]:
         group["lr"] = rate
 
 
-_State = dict[str, dict[str, Any]]  # by a metric's name: its state, and how often it was updated
-
-
-class MetricStates(Callback):
-    """Saves the states of a module's metrics, and puts them back once training has started.
-
-    Checkpoints leave out metric states, and modules reset their metrics in `on_train_start`: the
-    best value so far would be lost, and the mean of a resumed epoch would only cover its rest. On
-    another number of ranks, only states that are the same on all ranks survive, such as a best
-    value.
-    """
-
-    def __init__(self, contract: BatchContract) -> None:
-        self._contract = contract
-        self._trainer: Trainer | None = None
-        self._module: LightningModule | None = None
-        self._loaded: _State = {}
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Act after the module's own `on_train_start`."""
-        self._trainer, self._module = trainer, pl_module
-        run_class(pl_module).after("on_train_start", self._restore_states)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Every rank's states, without metrics that Lightning resets before their next update."""
-        assert self._trainer is not None
-        reset = metrics_that_reset(self._trainer, in_epoch=bool(self._contract.steps))
-        states = {
-            name: metric_state(metric)
-            for name, metric in self._metrics()
-            if id(metric) not in reset
-        }
-        return {"ranks": gather_states(states)}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep this rank's states until training has started."""
-        self._loaded = own_state(state_dict["ranks"], lambda states, share: _common_states(states))
-
-    def _restore_states(self) -> None:
-        assert self._module is not None, "it is trained"
-        loaded, self._loaded = self._loaded, {}
-        for name, tracker in [*self._module.named_modules()]:
-            if isinstance(tracker, MetricTracker):  # it gains a metric with each epoch
-                while any(f"{key}.".startswith(f"{name}.{len(tracker)}.") for key in loaded):
-                    tracker.increment()
-        for name, metric in self._metrics():
-            if name in loaded:
-                set_metric_state(metric, loaded[name])
-
-    def _metrics(self) -> Iterator[tuple[str, Metric]]:
-        assert self._module is not None, "it is trained"
-        parts = self._module.named_modules()
-        return ((name, part) for name, part in parts if isinstance(part, Metric))
-
-
-def _common_states(states: Sequence[_State]) -> _State:
+def _common(states: Sequence[_States]) -> _States:
     """The states of metrics that are the same on all ranks."""
     first = states[0]
     return {name: a for name, a in first.items() if all(_is_same(a, s.get(name)) for s in states)}

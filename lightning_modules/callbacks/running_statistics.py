@@ -32,7 +32,8 @@ class RunningStatistics(AfterSteps):
 
     def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Merge the statistics of all ranks."""
-        spans = self._plan.spans(trainer.current_epoch)
+        epoch, plan = trainer.current_epoch, self._plan
+        spans = plan.steps(epoch) * plan.split(epoch).global_batch // plan.bn_span
         for layer in self._position.layers:  # copies, too, which the module may hold in a list
             layer.merge_ranks(spans)
 

@@ -16,8 +16,9 @@ from lightning_modules.callbacks.steps import loss_scale
 from lightning_modules.data.randomness import keep_generators
 from lightning_modules.layers.ghost_batchnorm import track_statistics
 from lightning_modules.run_class import run_class
-from sweeper.spec import config
 from sweeper.upstream.torchs import metric_state, set_metric_state
+
+_TINY = 1e-30
 
 
 class SAM(Callback):
@@ -44,7 +45,10 @@ class SAM(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Take the loss and the gradient at the weights, and climb."""
-        taken = (copy(batch), batch_idx)[: _num_arguments(pl_module)]
+        # Lightning gives `training_step` the index too if it takes that.
+        accepted = inspect.signature(pl_module.training_step).parameters.values()
+        takes_all = any(p.kind is p.VAR_POSITIONAL for p in accepted)
+        taken = (copy(batch), batch_idx)[: 2 if takes_all else len(accepted)]
         with trainer.precision_plugin.train_step_context(), _keep_metrics(pl_module):
             outputs: Any = pl_module.training_step(*taken)
         outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
@@ -58,15 +62,12 @@ class SAM(Callback):
         gradients = torch.autograd.grad(
             loss * loss_scale(trainer), self._weights, allow_unused=True, materialize_grads=True
         )
-        self._climb(gradients)
+        with torch.no_grad():
+            reach = self._rho / torch.nn.utils.get_total_norm(gradients).clamp_min(_TINY)
+            self._kept = [weight.detach().clone() for weight in self._weights]
+            for weight, gradient in zip(self._weights, gradients, strict=True):
+                weight.add_(reach * gradient)
         track_statistics(pl_module, is_on=False)
-
-    @torch.no_grad()
-    def _climb(self, gradients: tuple[Tensor, ...]) -> None:
-        reach = self._rho / torch.nn.utils.get_total_norm(gradients).clamp_min(_TINY)
-        self._kept = [weight.detach().clone() for weight in self._weights]
-        for weight, gradient in zip(self._weights, gradients, strict=True):
-            weight.add_(reach * gradient)
 
     @torch.no_grad()
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -83,12 +84,6 @@ class SAM(Callback):
         outputs.update(self._at_w)
 
 
-def _num_arguments(module: LightningModule) -> int:
-    """Arguments that Lightning gives `training_step`: the batch, and its index if it takes that."""
-    given: Any = inspect.signature(module.training_step).parameters.values()
-    return 2 if any(p.kind is p.VAR_POSITIONAL for p in given) else len(given)
-
-
 @contextmanager
 def _keep_metrics(module: LightningModule) -> Generator[None]:
     """Leave what a module logs, its metrics and the generators as they were before the block."""
@@ -99,11 +94,3 @@ def _keep_metrics(module: LightningModule) -> Generator[None]:
         yield
     for metric, state in zip(metrics, states, strict=True):
         set_metric_state(metric, state)
-
-
-def sam(perturbation: config.Perturbation) -> SAM | None:
-    """The callback of a perturbation; None for none."""
-    return SAM(rho=perturbation.rho) if isinstance(perturbation, config.SAM) else None
-
-
-_TINY = 1e-30

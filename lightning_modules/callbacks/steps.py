@@ -44,11 +44,6 @@ def current_lrs(trainer: Trainer) -> list[float]:
     return [float(group["lr"]) for group in groups]
 
 
-def own_lrs(trainer: Trainer) -> list[float]:
-    """The module's own rates of the last step, before the factor; empty if there is none."""
-    return trainer.strategy.own_lrs if isinstance(trainer.strategy, RunStrategy) else []
-
-
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The norm of the whole gradient of these parameters, on their device.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.steps import gradient_norm, loss_scale
-from lightning_modules.gradients.micro_gradients import MicroGradients, squares
+from lightning_modules.gradients.micro_gradients import MicroGradients
 from sweeper.upstream.torchs import (
     foreach_add_,
     foreach_clamp_max_,
@@ -37,7 +37,7 @@ class WeighGradients(Callback):
     """
 
     def __init__(self) -> None:
-        self._micro = MicroGradients(squares)
+        self._micro = MicroGradients(torch.square)
         self._averages: list[Tensor] = []
         self._steps = 0
 

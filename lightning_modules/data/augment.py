@@ -45,7 +45,7 @@ _LOG_RATIO = (math.log(3 / 4), math.log(4 / 3))
 RESIZED_CROP_DRAWS = 2 * _TRIES + 3
 
 
-def shifted_and_flipped(images: Tensor, draws: Tensor, *, padding: int, flip: bool) -> Tensor:
+def shift_and_flip(images: Tensor, draws: Tensor, *, padding: int, flip: bool) -> Tensor:
     """A random window of each zero-padded image, half of them mirrored left to right.
 
     Works on all images at once, on the device that they are on.

@@ -34,11 +34,7 @@ class Data(Protocol):
     input_shape: tuple[int, ...]
     num_classes: int
     num_train_examples: int
-
-    @property
-    def num_val_examples(self) -> int:
-        """Examples of the validation set [examples]."""
-        ...
+    num_val_examples: int
 
     def set_epoch(self, seed: int, epoch: int) -> None:
         """Make the training examples of a 0-based epoch ready."""
@@ -51,6 +47,20 @@ class Data(Protocol):
     def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the validation examples from start to stop."""
         ...
+
+
+class Requests:
+    """What a DataLoader is asked for in its next pass, in order.
+
+    Attributes:
+        pending: set before the pass begins; read ahead of use.
+    """
+
+    def __init__(self) -> None:
+        self.pending: Iterator[Any] = iter(())
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.pending
 
 
 class ValBatches:
@@ -84,12 +94,19 @@ class TrainingPasses:
     is trained on, the first after `set_epoch`, skips the steps already taken in a resumed epoch. A
     loader whose epoch was never set was made by a hook, and gives the first epoch.
 
+    A user's module may draw as it likes, from its hooks before the transfer to the device onwards:
+    the generators are seeded by the position of each micro-batch. So the draws are the same on
+    every layout with this micro-batch, and after every resume. Our own modules key their draws by
+    example, so nothing is seeded for them.
+
     Args:
+        plan: the run's batch plan.
+        dataset: where a user's module looks for its data set.
         windows: looks ahead at the micro-batches of each step of a 0-based epoch.
     """
 
-    def __init__(self, plan: RankPlan, windows: Windows | None = None) -> None:
-        self._plan, self._windows = plan, windows
+    def __init__(self, plan: RankPlan, dataset: Any, windows: Windows | None = None) -> None:
+        self._plan, self.dataset, self._windows = plan, dataset, windows
         self._epoch: int | None = None
         self._is_trained_on = False
 
@@ -109,7 +126,7 @@ class TrainingPasses:
 
     def __len__(self) -> int:
         # Lightning asks before it says where a resumed run begins; its batch may have grown by then
-        epoch = self._plan.first_epoch if self._epoch is None else self._epoch
+        epoch = self._plan.resumed_at[0] if self._epoch is None else self._epoch
         return self._plan.steps(epoch) * self._plan.split(epoch).accumulation_steps
 
     def __iter__(self) -> Iterator[Any]:
@@ -121,7 +138,13 @@ class TrainingPasses:
         batches = self._from_step(first_step, epoch)
         if self._windows and self._epoch is not None:
             batches = self._windows(batches, epoch)
-        yield from keyed_draws(batches, self._plan, epoch, first_step)
+        if not self._plan.has_own_module:
+            yield from batches
+            return
+        behind = first_step * self._plan.split(epoch).accumulation_steps
+        for micro_step, batch in enumerate(batches, behind):
+            seed_draws(self._plan.seed, epoch, self._plan.first_example(epoch, micro_step))
+            yield batch
 
     def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
         """The micro-batches of an epoch from a 0-based step on."""
@@ -139,13 +162,8 @@ class MicroBatches(TrainingPasses):
     def __init__(
         self, data: Data, plan: RankPlan, *, seed: int, windows: Windows | None = None
     ) -> None:
-        super().__init__(plan, windows)
+        super().__init__(plan, getattr(data, "dataset", data), windows)
         self._data, self._seed = data, seed
-
-    @property
-    def dataset(self) -> Any:
-        """Where a user's module looks for its data set."""
-        return getattr(self._data, "dataset", self._data)
 
     def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
         self._data.set_epoch(self._seed, epoch)
@@ -165,24 +183,6 @@ class MicroBatches(TrainingPasses):
         whole = torch.from_numpy(order)[: steps * split.global_batch]
         mine = whole.view(steps, -1, split.micro_batch)[:, list(plan.micro_batches(epoch))]
         return iter(mine[first_step:].reshape(-1, split.micro_batch))
-
-
-def keyed_draws(
-    batches: Iterator[Any], plan: RankPlan, epoch: int, first_step: int
-) -> Iterator[Any]:
-    """The micro-batches of a 0-based epoch from a step on, with draws keyed by their position.
-
-    A user's module may draw as it likes, from its hooks before the transfer to the device onwards:
-    the draws are the same on every layout with this micro-batch, and after every resume. Our own
-    modules key their draws by example, so nothing is seeded for them.
-    """
-    if not plan.has_own_module:
-        yield from batches
-        return
-    behind = first_step * plan.split(epoch).accumulation_steps
-    for micro_step, batch in enumerate(batches, behind):
-        seed_draws(plan.seed, epoch, plan.first_example(epoch, micro_step))
-        yield batch
 
 
 def val_bounds(

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_modules.data.batches import TrainingPasses, Windows
-from lightning_modules.data.own_loaders import check_batched, collate_nothing, process_settings
+from lightning_modules.data.own_loaders import check_loader, collate_nothing, process_settings
 from lightning_modules.data.randomness import (
     VALIDATION,
     draw_stream,
@@ -38,7 +38,7 @@ def count_data(loader: "DataLoader[Any]", *, within_s: float = _COUNTING_S) -> i
     Raises:
         ValueError: if it does not end within `within_s`.
     """
-    check_batched(loader, "train_dataloader")
+    check_loader(loader, "train_dataloader", may_iterate=True)
     single = DataLoader(
         loader.dataset, batch_size=None, collate_fn=collate_nothing, num_workers=loader.num_workers
     )
@@ -68,7 +68,7 @@ class CountedBatches(TrainingPasses):
     def __init__(
         self, loader: "DataLoader[Any]", plan: RankPlan, windows: Windows | None = None
     ) -> None:
-        check_batched(loader, "train_dataloader")
+        check_loader(loader, "train_dataloader", may_iterate=True)
         ranks = plan.split(0).world_size
         if ranks > 1:
             msg = (
@@ -77,13 +77,8 @@ class CountedBatches(TrainingPasses):
                 "data set a length and indices."
             )
             raise ValueError(msg)
-        super().__init__(plan, windows)
+        super().__init__(plan, loader.dataset, windows)
         self._loader = loader
-
-    @property
-    def dataset(self) -> Any:
-        """Where a user's module looks for its data set."""
-        return self._loader.dataset
 
     def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
         """The full micro-batches of an epoch from a 0-based step on.
@@ -115,7 +110,7 @@ class CountedValidation:
     """A user's validation loader of an iterable data set, with the same draws in each pass."""
 
     def __init__(self, loader: "DataLoader[Any]", *, seed: int) -> None:
-        check_batched(loader, "val_dataloader")
+        check_loader(loader, "val_dataloader", may_iterate=True)
         self._loader, self._seed = loader, seed
 
     def __iter__(self) -> Iterator[Any]:

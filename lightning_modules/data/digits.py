@@ -51,7 +51,7 @@ class Digits:
                 f"got {num_val_examples=}, fold {validation_fold} holds {held_out.sum()} images."
             )
             raise ValueError(msg)
-        self.num_train_examples = num_train_examples
+        self.num_train_examples, self.num_val_examples = num_train_examples, num_val_examples
         self.fold = validation_fold
         self._train = images[~held_out]
         self._val_images = torch.from_numpy(images[held_out] / np.float32(_LEVELS))[:, None]
@@ -74,11 +74,6 @@ class Digits:
     def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the held-out images from start to stop."""
         return _normalise(self._val_images[start:stop].clone()), self._val_labels[start:stop]
-
-    @property
-    def num_val_examples(self) -> int:
-        """Held-out images [examples]."""
-        return len(self._val_labels)
 
     def _make_views(self, seed: int, epoch: int) -> npt.NDArray[np.uint8]:
         views = np.arange(self.num_train_examples)

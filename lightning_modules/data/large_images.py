@@ -1,13 +1,14 @@
 """Large images, such as ImageNet: decoded and augmented by worker processes as they are needed."""
 
+import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from lightning_modules.data.augment import (
     RESIZED_CROP_DRAWS,
@@ -15,33 +16,33 @@ from lightning_modules.data.augment import (
     decode_image,
     random_resized_crop,
 )
-from lightning_modules.data.on_disk import check_all_classes, check_count, open_images
+from lightning_modules.data.batches import Requests
+from lightning_modules.data.on_disk import (
+    FolderImages,
+    ParquetImages,
+    check_all_classes,
+    check_count,
+    open_images,
+)
 from lightning_modules.data.randomness import example_uniforms
-from lightning_modules.data.streaming import Batch, Stream, workers_for
 from lightning_modules.process.device import copy_async
 from sweeper.spec.values import Count
 
-
-class EncodedImages(Protocol):
-    """The encoded images of a split, and the class of each: labels of shape (n,)."""
-
-    labels: npt.NDArray[np.int64]
-
-    def encoded(self, row: int) -> bytes:
-        """The bytes of an image."""
-        ...
-
-    def name(self, row: int) -> str:
-        """Description of where an image is."""
-        ...
+Batch = tuple[Tensor, Tensor]
+_Part = tuple[str, int, int, Sequence[int]]  # split, seed, epoch, examples
+_PART = 32  # examples that a worker makes at a time
 
 
 class LargeImages:
     """A data set of images of any size, from folders of classes or from parquet.
 
     Training images are random parts, resized and half of them mirrored, by draws that are functions
-    of (seed, epoch, example); validation images are central parts. Workers send uint8 pixels, which
-    are normalised on the device that trains. Shapes: images (n, 3, size, size), labels (n,).
+    of (seed, epoch, example); validation images are central parts. Shapes: images
+    (n, 3, size, size), labels (n,).
+
+    Workers send parts of batches as uint8 pixels, in order and ahead of their use; these are
+    normalised on the device that trains. A batch depends only on the requested examples, so the
+    number of workers changes nothing but speed.
 
     The name is part of a run's identity, the folder is not; `source` is folder
     (``train/class/*.jpeg``, ``val/class/*.jpeg``) or parquet; `num_workers` is the number of
@@ -68,7 +69,7 @@ class LargeImages:
         del name
         self.input_shape = (3, size, size)
         self.num_classes = num_classes
-        self.num_train_examples = num_train_examples
+        self.num_train_examples, self.num_val_examples = num_train_examples, num_val_examples
         self._num_workers = num_workers
         train, val = (
             open_images(Path(root), source, split, num_classes) for split in ("train", "val")
@@ -76,22 +77,25 @@ class LargeImages:
         check_count("num_train_examples", num_train_examples, len(train.labels), root)
         check_count("num_val_examples", num_val_examples, len(val.labels), root)
         check_all_classes(train.labels, num_classes=num_classes, where=root)
-        self._num_val_examples = num_val_examples
-        self._make = ViewMaker({"train": train, "val": val}, size=size, resize=resize)
+        self._views = _Views({"train": train, "val": val}, size=size, resize=resize)
         self._seed, self._epoch = 0, 0
-        self._stream: Stream | None = None
+        self._requests = Requests()
+        self._loader: DataLoader[Batch] | None = None
         self._device = torch.device("cpu")
-
-    @property
-    def num_val_examples(self) -> int:
-        """Images of the validation set [examples]."""
-        return self._num_val_examples
 
     def settle(self, device: torch.device, *, ranks_on_node: int) -> None:
         """Start the workers that this rank gets, for the device that trains."""
-        num = workers_for(self._num_workers, ranks_on_node=ranks_on_node, device=device)
+        num = worker_count(self._num_workers, ranks_on_node=ranks_on_node, device=device)
         self._device = device
-        self._stream = Stream(self._make, num_workers=num, device=device)
+        self._loader = DataLoader(
+            self._views,
+            batch_size=None,  # the parts are batches already
+            sampler=self._requests,
+            num_workers=num,
+            persistent_workers=num > 0,
+            prefetch_factor=4 if num else None,
+            pin_memory=device.type == "cuda",
+        )
 
     def set_epoch(self, seed: int, epoch: int) -> None:
         """Choose the augmentation of a 0-based epoch."""
@@ -99,11 +103,11 @@ class LargeImages:
 
     def train_examples(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Augmented images and labels at these positions, shape (n,), made in this process."""
-        return self._normalise(self._make("train", self._seed, self._epoch, examples.tolist()))
+        return self._normalise(self._views["train", self._seed, self._epoch, examples.tolist()])
 
     def val_examples(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Images and labels of the validation set from start to stop, made in this process."""
-        return self._normalise(self._make("val", 0, 0, range(start, stop)))
+        return self._normalise(self._views["val", 0, 0, range(start, stop)])
 
     def train_stream(self, asked: Iterable[Tensor]) -> Iterator[Batch]:
         """The results of `train_examples` for each of these, prepared ahead by workers."""
@@ -117,10 +121,27 @@ class LargeImages:
     def _stream_views(
         self, split: str, seed: int, epoch: int, asked: Iterable[Sequence[int]]
     ) -> Iterator[Batch]:
-        if self._stream is None:
+        num_parts = deque[int]()
+
+        def request_parts() -> Iterator[_Part]:
+            for examples in asked:
+                num_parts.append(-(-len(examples) // _PART))
+                for first in range(0, len(examples), _PART):
+                    yield split, seed, epoch, examples[first : first + _PART]
+
+        if self._loader is None:
             self.settle(self._device, ranks_on_node=1)
-        assert self._stream is not None
-        return map(self._normalise, self._stream.batches(split, seed, epoch, asked))
+        assert self._loader is not None
+        self._requests.pending = request_parts()
+        ready: list[Batch] = []
+        for part in self._loader:
+            inputs, labels = (tensor.to(self._device, non_blocking=True) for tensor in part)
+            ready.append((inputs, labels))
+            if len(ready) == num_parts[0]:
+                num_parts.popleft()
+                images, classes = (torch.cat(tensors) for tensors in zip(*ready, strict=True))
+                yield self._normalise((images, classes))
+                ready = []
 
     def _normalise(self, batch: Batch) -> Batch:
         images, labels = batch
@@ -135,17 +156,20 @@ class LargeImages:
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class ViewMaker:
-    """Makes views of `size` pixels for training and evaluation; runs in the workers.
+class _Views(Dataset[Batch]):
+    """Views of `size` pixels for training and evaluation; made in the workers.
 
     The shorter side of a validation image is `resize` pixels before its centre is taken.
     """
 
-    def __init__(self, splits: dict[str, EncodedImages], *, size: int, resize: int) -> None:
+    def __init__(
+        self, splits: dict[str, FolderImages | ParquetImages], *, size: int, resize: int
+    ) -> None:
         self._splits, self._size, self._resize = splits, size, resize
 
-    def __call__(self, split: str, seed: int, epoch: int, examples: Sequence[int]) -> Batch:
+    def __getitem__(self, index: _Part) -> Batch:
         """Views, shape (n, 3, size, size), uint8, and labels, shape (n,)."""
+        split, seed, epoch, examples = index
         images = self._splits[split]
         views = torch.empty(len(examples), 3, self._size, self._size, dtype=torch.uint8)
         positions = np.fromiter(examples, dtype=np.int64, count=len(examples))
@@ -158,3 +182,22 @@ class ViewMaker:
             else:
                 view.copy_(central_crop(image, resize=self._resize, size=self._size))
         return views, torch.from_numpy(images.labels[positions])
+
+
+def worker_count(stated: int | str, *, ranks_on_node: int, device: torch.device) -> int:
+    """Worker processes of a rank [count].
+
+    `auto` divides this machine's cores among its ranks; where the ranks train on these cores too,
+    it is 1 fewer, but at least 1.
+
+    Raises:
+        ValueError: if stated is neither auto nor a number, 0 or more.
+    """
+    if stated == "auto":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        share = (cores or 1) // ranks_on_node
+        return max(1, share if device.type == "cuda" else share - 1)
+    if not isinstance(stated, int) or stated < 0:
+        msg = f"data.num_workers must be auto or a number, 0 or more; got {stated!r}."
+        raise ValueError(msg)
+    return stated

@@ -40,7 +40,7 @@ def run_loaders(
         ValueError: if the data has another number of examples than the plan.
     """
     if isinstance(data, pl.LightningDataModule):
-        return {"datamodule": with_run_loaders(data, plan, windows=windows)}
+        return {"datamodule": use_run_loaders(data, plan, windows=windows)}
     _check_num_examples(data.num_train_examples, plan)
     bounds = val_bounds(
         data.num_val_examples,
@@ -55,7 +55,7 @@ def run_loaders(
     }
 
 
-def with_run_loaders(
+def use_run_loaders(
     data: pl.LightningDataModule, plan: RankPlan, *, windows: Windows | None = None
 ) -> pl.LightningDataModule:
     """Have a user's DataModule make the run's loaders; its other hooks stay."""
@@ -71,7 +71,12 @@ def with_run_loaders(
             own(*args, **kwargs)
 
     def train_dataloader(own: Callable[[], Any]) -> Any:
-        return _build_train_loader(own(), plan, windows)
+        loader = own()
+        if is_iterable(loader):
+            return CountedBatches(loader, plan, windows)
+        examples: Any = OwnExamples(loader, seed=plan.seed)
+        _check_num_examples(examples.num_train_examples, plan)
+        return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
 
     def val_dataloader(own: Callable[[], Any]) -> Any:
         loaders = own()
@@ -108,14 +113,6 @@ def _lock_runs(data: pl.LightningDataModule, kind: int) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _build_train_loader(own: Any, plan: RankPlan, windows: Windows | None) -> Any:
-    if is_iterable(own):
-        return CountedBatches(own, plan, windows)
-    examples: Any = OwnExamples(own, seed=plan.seed)
-    _check_num_examples(examples.num_train_examples, plan)
-    return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
 
 
 def _build_val_loader(own: Any, plan: RankPlan) -> Any:

@@ -26,6 +26,7 @@ from torch.utils.data import (
     Sampler,
 )
 
+from lightning_modules.data.batches import Requests
 from lightning_modules.data.randomness import (
     VALIDATION,
     draw_stream,
@@ -58,7 +59,7 @@ class OwnExamples:
         self.dataset: Any = loader.dataset
         self._own = None if sampler is None else OwnOrder(sampler, seed)
         self.num_train_examples = len(self.dataset) if self._own is None else len(self._own(0))
-        self._requests = _Requests()
+        self._requests = Requests()
         self._loader = rebuild_loader(loader, self._requests, seed=seed)
         self._epoch = 0
 
@@ -75,7 +76,7 @@ class OwnExamples:
 
     def train_stream(self, asked: Iterable[Tensor]) -> Iterator[Any]:
         """A micro-batch for each tensor of indices, made by the user's collate function."""
-        self._requests.batches = ([(self._epoch, i) for i in part.tolist()] for part in asked)
+        self._requests.pending = ([(self._epoch, i) for i in part.tolist()] for part in asked)
         yield from self._loader
 
 
@@ -107,7 +108,7 @@ class ValLoader:
         per_rank = max(1, min(num // world_size, -(-num // (world_size * at_most))))
         parts = np.array_split(np.asarray(indices), per_rank * world_size)
         mine = parts[rank * per_rank : (rank + 1) * per_rank]
-        self._requests = _Requests()
+        self._requests = Requests()
         self._batches = [[(VALIDATION, int(i)) for i in part] for part in mine]
         self.sizes = [len(part) for part in mine]
         self._loader = rebuild_loader(loader, self._requests, seed=seed)
@@ -121,7 +122,7 @@ class ValLoader:
         return max(self.sizes)
 
     def __iter__(self) -> Iterator[Any]:
-        self._requests.batches = iter(self._batches)
+        self._requests.pending = iter(self._batches)
         return iter(self._loader)
 
 
@@ -167,23 +168,13 @@ def process_settings(loader: "DataLoader[Any]") -> dict[str, Any]:
     }
 
 
-def check_loader(loader: Any, made_by: str) -> None:
-    """Refuse anything but a DataLoader of a data set with indices.
-
-    Raises:
-        ValueError: names what was given.
-    """
-    check_batched(loader, made_by)
-    if isinstance(loader.dataset, IterableDataset):
-        msg = (
-            f"{made_by} must have a data set with a length and indices, so that its order can be "
-            f"the run's; got {type(loader.dataset).__name__}, which is iterable only."
-        )
-        raise ValueError(msg)
-
-
-def check_batched(loader: Any, made_by: str) -> None:
+def check_loader(loader: Any, made_by: str, *, may_iterate: bool = False) -> None:
     """Refuse anything but a DataLoader that batches its examples.
+
+    Args:
+        loader: as the user's code returned it.
+        made_by: the method that returned it.
+        may_iterate: whether the data set may be iterable only, without a length and indices.
 
     Raises:
         ValueError: names what was given.
@@ -209,6 +200,12 @@ def check_batched(loader: Any, made_by: str) -> None:
             "with batch_size=None. Give it batch_size=1; the run's micro_batch replaces it."
         )
         raise ValueError(msg)
+    if not may_iterate and isinstance(loader.dataset, IterableDataset):
+        msg = (
+            f"{made_by} must have a data set with a length and indices, so that its order can be "
+            f"the run's; got {type(loader.dataset).__name__}, which is iterable only."
+        )
+        raise ValueError(msg)
 
 
 class _Keyed(Dataset[Any]):
@@ -227,16 +224,6 @@ class _Keyed(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.own[index]
-
-
-class _Requests:
-    """The batches of a pass, set before the pass begins."""
-
-    def __init__(self) -> None:
-        self.batches: Iterator[list[_Key]] = iter(())
-
-    def __iter__(self) -> Iterator[list[_Key]]:
-        return self.batches
 
 
 def collate_nothing(batch: Any) -> Any:

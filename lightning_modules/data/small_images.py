@@ -13,7 +13,7 @@ from filelock import FileLock
 from torch import Tensor
 from torchvision import datasets
 
-from lightning_modules.data.augment import decode_image, shifted_and_flipped
+from lightning_modules.data.augment import decode_image, shift_and_flip
 from lightning_modules.data.on_disk import (
     ParquetImages,
     check_all_classes,
@@ -67,7 +67,7 @@ class SmallImages:
     ) -> None:
         self.input_shape = tuple(shape)
         self.num_classes = num_classes
-        self.num_train_examples = num_train_examples
+        self.num_train_examples, self.num_val_examples = num_train_examples, num_val_examples
         self._padding, self._flip = padding, flip
         self._mean, self._std = torch.tensor(mean), torch.tensor(std)
         if source not in {"parquet", "torchvision"}:
@@ -86,7 +86,14 @@ class SmallImages:
             check_count("num_train_examples", num_train_examples, len(train), root)
         else:
             check_count("drawn_from", drawn_from, len(train), root)
-            drawn = _draw_positions(num_train_examples, drawn_from)
+            if num_train_examples > drawn_from:
+                msg = (
+                    "data.num_train_examples must not exceed data.drawn_from, the images they are "
+                    f"drawn from; got data.num_train_examples={num_train_examples}, "
+                    f"data.drawn_from={drawn_from}. Draw fewer."
+                )
+                raise ValueError(msg)
+            drawn = np.sort(epoch_order(0, 0, drawn_from)[:num_train_examples])
             train, train_labels = train[drawn], train_labels[drawn]
         check_count("num_val_examples", num_val_examples, len(val), root)
         check_all_classes(train_labels, num_classes=num_classes, where=root)
@@ -94,11 +101,6 @@ class SmallImages:
         self._train_labels = torch.from_numpy(train_labels)
         self._val_labels = torch.from_numpy(val_labels)
         self._seed, self._epoch = 0, 0
-
-    @property
-    def num_val_examples(self) -> int:
-        """Images of the validation set [examples]."""
-        return len(self._val_labels)
 
     def settle(self, device: torch.device, *, ranks_on_node: int) -> None:
         """Move all images to the device that trains; they are augmented there."""
@@ -115,7 +117,7 @@ class SmallImages:
         draws = example_uniforms(self._seed, self._epoch, examples.numpy(), 3)
         examples = copy_async(examples, self._train.device)
         images = self._train.index_select(0, examples)  # copies whole rows
-        images = shifted_and_flipped(
+        images = shift_and_flip(
             images, torch.from_numpy(draws), padding=self._padding, flip=self._flip
         )
         return self._normalise(images), self._train_labels[examples]
@@ -128,17 +130,6 @@ class SmallImages:
         """Shape (n, height, width, channels) to (n, channels, height, width), channels last."""
         scaled = images.float().mul_(1 / (255 * self._std)).sub_(self._mean / self._std)
         return scaled.permute(0, 3, 1, 2)
-
-
-def _draw_positions(num: int, drawn_from: int) -> npt.NDArray[np.int64]:
-    """Positions of the images that a smaller training set keeps, in the order of the files."""
-    if num > drawn_from:
-        msg = (
-            "data.num_train_examples must not exceed data.drawn_from, the images they are drawn "
-            f"from; got data.num_train_examples={num}, data.drawn_from={drawn_from}. Draw fewer."
-        )
-        raise ValueError(msg)
-    return np.sort(epoch_order(0, 0, drawn_from)[:num])
 
 
 def _read_parquet(

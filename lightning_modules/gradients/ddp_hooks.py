@@ -12,7 +12,7 @@ from torch.distributed import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.futures import Future
 
-from lightning_modules.optimizers.run_strategy import ddp_of
+from lightning_modules.optimizers.run_strategy import ddp_wrapper
 from lightning_modules.process.world import gather_states
 from sweeper.spec import config as settings
 from sweeper.upstream.torchs import power_sgd_state, set_power_sgd_state
@@ -30,7 +30,7 @@ class GradientExchange(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Register the hook; before the first backward pass."""
-        ddp_of(trainer).register_comm_hook(self._hook_state, self._hook)
+        ddp_wrapper(trainer).register_comm_hook(self._hook_state, self._hook)
 
 
 def gradient_exchange(config: settings.CommHook) -> Callback | None:
@@ -49,15 +49,9 @@ def gradient_exchange(config: settings.CommHook) -> Callback | None:
     if isinstance(config, settings.PowerSGD):
         return PowerSGD(rank=config.rank, start_step=config.start_step)
     if isinstance(config, settings.Hierarchical):
-        hierarchy = Hierarchy(ranks_per_node=config.ranks_per_node)
-        return GradientExchange(Hierarchy.exchange, hierarchy)
+        return GradientExchange(Hierarchy.exchange, Hierarchy(ranks_per_node=config.ranks_per_node))
     hook = _COMPRESSED.get(config.name)
     return None if hook is None else GradientExchange(hook)
-
-
-def ddp_settings(config: settings.CommHook) -> Mapping[str, Any]:
-    """The settings of DDP that a communication hook needs."""
-    return DDP_SETTINGS if isinstance(config, settings.PowerSGD) else {}
 
 
 def _bf16(state: object, bucket: GradBucket) -> Future[Tensor]:
@@ -143,9 +137,22 @@ class PowerSGD(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Register the hook; before the first backward pass."""
-        if self._loaded is not None:
-            self._restore(self._loaded, pl_module.device)
-        ddp_of(trainer).register_comm_hook(self._hook_state, _exchange)
+        if (state := self._loaded) is not None:
+            errors: list[dict[int, Tensor]] = state["errors_of_ranks"]
+            if len(errors) == dist.get_world_size():
+                own = errors[dist.get_rank()]
+            else:
+                own = {
+                    bucket: torch.stack([error[bucket] for error in errors]).mean(dim=0)
+                    for bucket in errors[0]
+                }
+            tensors = {"errors": own, **{k: state[k] for k in ("left_factors", "right_factors")}}
+            moved = {
+                name: {bucket: tensor.to(pl_module.device) for bucket, tensor in of_buckets.items()}
+                for name, of_buckets in tensors.items()
+            }
+            set_power_sgd_state(self._hook_state, {**moved, "steps": state["steps"]})
+        ddp_wrapper(trainer).register_comm_hook(self._hook_state, _exchange)
 
     def state_dict(self) -> dict[str, Any]:
         """Errors of all ranks, factors and steps, in plain containers; all ranks take part."""
@@ -155,22 +162,6 @@ class PowerSGD(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, once the model is on its device."""
         self._loaded = state_dict
-
-    def _restore(self, state: dict[str, Any], device: torch.device) -> None:
-        errors: list[dict[int, Tensor]] = state["errors_of_ranks"]
-        if len(errors) == dist.get_world_size():
-            own = errors[dist.get_rank()]
-        else:
-            own = {
-                bucket: torch.stack([error[bucket] for error in errors]).mean(dim=0)
-                for bucket in errors[0]
-            }
-        tensors = {"errors": own, **{k: state[k] for k in ("left_factors", "right_factors")}}
-        moved = {
-            name: {bucket: tensor.to(device) for bucket, tensor in by_bucket.items()}
-            for name, by_bucket in tensors.items()
-        }
-        set_power_sgd_state(self._hook_state, {**moved, "steps": state["steps"]})
 
 
 def _exchange(state: powerSGD_hook.PowerSGDState, bucket: GradBucket) -> Future[Tensor]:

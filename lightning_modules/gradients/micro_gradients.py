@@ -14,11 +14,6 @@ from sweeper.upstream.torchs import foreach_mul
 Statistic = Callable[[Tensor], Tensor]
 
 
-def squares(gradient: Tensor) -> Tensor:
-    """The square of each weight's gradient."""
-    return gradient.square()
-
-
 def squared_norm(gradient: Tensor) -> Tensor:
     """The squared norm of the parameter's gradient."""
     return gradient.square().sum()

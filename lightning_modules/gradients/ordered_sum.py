@@ -11,11 +11,10 @@ from torch.distributed import GradBucket
 from torch.futures import Future
 
 from lightning_modules.gradients.tree_sum import TreeSum, held_nodes, sum_over_ranks
-from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
+from lightning_modules.layers.ghost_batchnorm import GhostBatchNorm, ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.optimizers.run_strategy import ddp_of
+from lightning_modules.optimizers.run_strategy import ddp_wrapper
 from lightning_modules.rank_plan import RankPlan, micro_batch_indices
-from sweeper.spec.batch import BatchSplit
 from sweeper.upstream.torchs import foreach_div_
 
 
@@ -29,21 +28,27 @@ class OrderedSum(Callback):
     must run before this callback.
     """
 
-    def __init__(self, model: nn.Module, plan: RankPlan, position: StepPosition) -> None:
-        self._find_layers(model)
-        self._plan, self._position = plan, position
-        self._bn_span, self._rank = plan.bn_span, plan.rank
-        self._set_up_sums(plan.split(0))
+    def __init__(self, plan: RankPlan, position: StepPosition) -> None:
+        self._plan, self._position, self._split = plan, position, plan.split(0)
+        self._weights: list[nn.Parameter] = []
+        self._norms: list[GhostBatchNorm] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Register the hook; set up a resumed epoch too, which Lightning does not start again."""
-        ddp_of(trainer).register_comm_hook(None, _keep_own)
-        self._find_layers(pl_module)  # a user's module may have made more
+        ddp_wrapper(trainer).register_comm_hook(None, _keep_own)
+        self._weights = [weight for weight in pl_module.parameters() if weight.requires_grad]
+        self._norms = list(ghost_batchnorms(pl_module))
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set up the sums for this epoch's batch."""
-        self._set_up_sums(self._plan.split(trainer.current_epoch))
+        self._split = split = self._plan.split(trainer.current_epoch)
+        self._num = split.world_size * split.accumulation_steps  # micro-batches of a step
+        self._spans = split.global_batch // self._plan.bn_span  # of a step
+        indices = micro_batch_indices(split, self._plan.bn_span)
+        self._last = indices[self._plan.rank][-1]
+        self._held = held_nodes(indices)
+        self._sum = TreeSum(self._num)
 
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: Tensor
@@ -57,13 +62,27 @@ class OrderedSum(Callback):
 
     @torch.no_grad()
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add a micro-batch's gradients; after the last, set the step's gradients."""
-        split, position = self._split, self._position
-        index = position.first_example // split.micro_batch - position.step * self._num
-        is_last = index == self._indices[self._rank][-1]
-        self._sum.add((index, index + 1), self._take_leaf())
-        if is_last:
-            self._set_gradients(sum_over_ranks(self._sum.take(), self._held, self._rank))
+        """Add a micro-batch's gradients and BatchNorm terms; after the last, set the step's."""
+        position = self._position
+        index = position.first_example // self._split.micro_batch - position.step * self._num
+        leaf = [
+            torch.zeros_like(weight) if weight.grad is None else weight.grad
+            for weight in self._weights
+        ]
+        for weight in self._weights:
+            weight.grad = None
+        end = (position.step + 1) * self._spans
+        self._sum.add((index, index + 1), leaf + [norm.take_terms(end) for norm in self._norms])
+        if index != self._last:
+            return
+        partial, self._sum.partial = self._sum.partial, {}
+        sums = sum_over_ranks(partial, self._held, self._plan.rank)
+        gradients, terms = sums[: len(self._weights)], sums[len(self._weights) :]
+        foreach_div_(gradients, float(self._num))
+        for weight, gradient in zip(self._weights, gradients, strict=True):
+            weight.grad = torch.empty_like(weight).copy_(gradient)
+        for norm, of_step in zip(self._norms, terms, strict=True):
+            norm.add_terms(of_step, self._spans)
 
     def state_dict(self) -> dict[str, Any]:
         """What must be the same when a run resumes from a checkpoint."""
@@ -86,40 +105,6 @@ class OrderedSum(Callback):
                 "Resume with those settings, or start over (rerun=all)."
             )
             raise ValueError(msg)
-
-    def _find_layers(self, model: nn.Module) -> None:
-        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
-        self._norms = list(ghost_batchnorms(model))
-
-    def _set_up_sums(self, split: BatchSplit) -> None:
-        self._split = split
-        self._indices = micro_batch_indices(split, self._bn_span)
-        self._num = split.world_size * split.accumulation_steps
-        self._held = held_nodes(self._indices)
-        self._sum = TreeSum(self._num)
-
-    def _take_leaf(self) -> list[Tensor]:
-        """Gradients and BatchNorm terms of a micro-batch, which are cleared for the next."""
-        end = (self._position.step + 1) * self._spans
-        gradients = [
-            torch.zeros_like(weight) if weight.grad is None else weight.grad
-            for weight in self._weights
-        ]
-        for weight in self._weights:
-            weight.grad = None
-        return gradients + [norm.take_terms(end) for norm in self._norms]
-
-    def _set_gradients(self, sums: list[Tensor]) -> None:
-        gradients, terms = sums[: len(self._weights)], sums[len(self._weights) :]
-        foreach_div_(gradients, float(self._num))
-        for weight, gradient in zip(self._weights, gradients, strict=True):
-            weight.grad = torch.empty_like(weight).copy_(gradient)
-        for norm, of_step in zip(self._norms, terms, strict=True):
-            norm.add_terms(of_step, self._spans)
-
-    @property
-    def _spans(self) -> int:
-        return self._split.global_batch // self._bn_span
 
 
 def _keep_own(state: object, bucket: GradBucket) -> Future[Tensor]:

@@ -37,11 +37,6 @@ class TreeSum:
             node, tensors = parent, other
         self.partial[node] = tensors
 
-    def take(self) -> dict[Node, list[Tensor]]:
-        """Return the sums so far, and forget them."""
-        taken, self.partial = self.partial, {}
-        return taken
-
 
 def held_nodes(leaves_of_ranks: Sequence[range]) -> list[list[Node]]:
     """The sums that each rank is left with when it has added all its leaves, in ascending order.
@@ -81,20 +76,15 @@ def sum_over_ranks(
         sent[:, index] = functional.pad(flat, (0, sent.shape[0] * part - size)).view(-1, part)
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent)
-    whole = sent.new_empty(len(held) * part)
-    dist.all_gather(list(whole.split(part)), _sum_received(received, held))
-    parts = whole[:size].split([shape.numel() for shape in shapes])
-    return [flat.view(shape) for flat, shape in zip(parts, shapes, strict=True)]
-
-
-def _sum_received(received: Tensor, held: Sequence[Sequence[Node]]) -> Tensor:
-    """The sum of what all ranks hold, shape (part,), from shape (ranks, sums, part)."""
     total = TreeSum(max(end for nodes in held for _, end in nodes))
     for nodes, sums in zip(held, received, strict=True):
         for node, tensor in zip(nodes, sums, strict=False):  # ranks with fewer sums are padded
             total.add(node, [tensor])
-    ((root,),) = total.partial.values()
-    return root
+    ((root_part,),) = total.partial.values()
+    whole = sent.new_empty(len(held) * part)
+    dist.all_gather(list(whole.split(part)), root_part)
+    parts = whole[:size].split([shape.numel() for shape in shapes])
+    return [flat.view(shape) for flat, shape in zip(parts, shapes, strict=True)]
 
 
 def _find_parents(root: Node) -> dict[Node, tuple[Node, Node]]:

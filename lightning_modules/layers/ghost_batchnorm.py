@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.layers.run_layer import RunLayer, change_class, change_layers
+from lightning_modules.layers.run_layer import RunLayer, change_class
 from lightning_modules.layers.sync_group import SyncGroup, normalise_together
 from lightning_modules.process.world import num_ranks
 from sweeper.upstream.torchs import is_in_backward, lazy_target
@@ -167,25 +167,20 @@ class GhostBatchNorm(RunLayer):
         """Count a pass's spans; ValueError if its rows are not the micro-batch's examples."""
         state, position = self.state, self.state.position
         if position.moves:  # else a loop that only sets the first example
-            self._check_examples(x)
+            if state.span * x.shape[2:].numel() == 1:
+                self._refuse("together with others; got a single value per channel")
+            if len(x) != position.examples:
+                rows = f"got shape {tuple(x.shape)} for {position.examples} examples"
+                self._refuse(f"as a row of its own; {rows}")
+            if state.counted_pass == position.moves:
+                self._refuse("once; it was called again in the same pass")
+            self._check_pass(position.moves - 1)
+            state.counted_pass = position.moves
         self._terms()
         if state.is_copy and not state.counted:  # a copy may begin within an epoch
             state.first = position.step_start // state.span
         self._decay_to(position.first_example // state.span)
         state.counted += max(1, len(x) // state.span)
-
-    def _check_examples(self, x: Tensor) -> None:
-        state, position = self.state, self.state.position
-        if state.span * x.shape[2:].numel() == 1:
-            self._refuse("together with others; got a single value per channel")
-        if len(x) != position.examples:
-            self._refuse(
-                f"as a row of its own; got shape {tuple(x.shape)} for {position.examples} examples"
-            )
-        if state.counted_pass == position.moves:
-            self._refuse("once; it was called again in the same pass")
-        self._check_pass(position.moves - 1)
-        state.counted_pass = position.moves
 
     def _check_pass(self, last: int) -> None:
         """Refuse a layer that was left out since its first pass of the epoch."""
@@ -227,18 +222,13 @@ def fix_batchnorm_span(
     Raises:
         ValueError: for a BatchNorm that is not torch's own, or keeps no running statistics.
     """
-
-    def change(layer: nn.Module) -> None:
-        if not _is_batchnorm(layer):
-            return
+    for layer in [layer for layer in model.modules() if _is_batchnorm(layer)]:
         _check_plain(layer)
         state = _Spans(span=span, position=position, together=together)
         # DDP looks for SyncBatchNorm, to refuse it on CPUs
         base = nn.BatchNorm2d if isinstance(layer, nn.SyncBatchNorm) else None
         change_class(layer, GhostBatchNorm, state, base)
         position.add_layer(layer)
-
-    change_layers(model, change)
     return model
 
 

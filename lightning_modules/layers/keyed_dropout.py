@@ -16,7 +16,7 @@ from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.randomness import counter_bits, draw_stream
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.layers.run_layer import RunLayer, change_class, change_layers
+from lightning_modules.layers.run_layer import RunLayer, change_class
 from sweeper.upstream.torchs import is_in_backward
 
 
@@ -93,7 +93,14 @@ class KeyedDropout(RunLayer):
         elif not state.is_strict and (not position.examples or len(x) % position.examples):
             return torch.rand(drawn, device=x.device) >= p
         else:
-            _check_examples(x, position.examples)
+            if len(x) % position.examples:
+                msg = (
+                    "dropout must act on activations with the examples in their first dimension; "
+                    f"got shape {tuple(x.shape)} for a micro-batch of {position.examples} "
+                    "examples. Put the examples first (batch_first=True), or set the dropout to 0 "
+                    "in model.settings."
+                )
+                raise ValueError(msg)
             owners, first = position.examples, position.first_example
             per_owner = drawn.numel() // owners
         stream = draw_stream(*state.stream, self._count_call(), position.epoch)
@@ -123,7 +130,7 @@ def key_dropout(
 ) -> nn.Module:
     """Have every dropout layer of a model draw by example, in place; the model is returned.
 
-    Kinds that are not known here are left alone, and `StrayDraws` detects their draws. Layers that
+    Kinds that are not known here are left alone, and `check_draws` finds their draws. Layers that
     an earlier call has changed keep their draws, as a model may have gained layers since. All
     layers share the position, which a callback moves on.
 
@@ -134,49 +141,48 @@ def key_dropout(
         is_strict: refuse activations whose rows are not those of the examples.
     """
     known = sum(isinstance(layer, KeyedDropout) for layer in model.modules())
-
-    def change(layer: nn.Module) -> None:
-        nonlocal known
-        if (unit_of := _unit_and_floor(layer)) is None:
-            return
-        unit, floor = unit_of
-        state = _Draws(
-            unit=unit,
-            floor=floor,
-            stream=(seed, known),
-            position=position,
-            is_strict=is_strict,
-        )
-        change_class(layer, KeyedDropout, state)
-        known += 1
-
-    change_layers(model, change)
+    for layer in list(model.modules()):
+        if (dropped := _unit_and_floor(layer)) is not None:
+            unit, floor = dropped
+            state = _Draws(
+                unit=unit,
+                floor=floor,
+                stream=(seed, known),
+                position=position,
+                is_strict=is_strict,
+            )
+            change_class(layer, KeyedDropout, state)
+            known += 1
     return model
 
 
-class StrayDraws:
-    """Detects later draws from torch's own generator, which depend on the layout."""
+def generator_state(device: torch.device) -> Tensor:
+    """The state of torch's own generator for a device."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._before = device, _generator_state(device)
 
-    def refuse(self, model: nn.Module) -> None:
-        """Refuse a model that has drawn since.
+def check_draws(model: nn.Module, before: Tensor, device: torch.device) -> None:
+    """Refuse a model whose forward pass has drawn from torch's generator, as layouts would differ.
 
-        Raises:
-            ValueError: names what may have drawn.
-        """
-        if torch.equal(self._before, _generator_state(self._device)):
-            return
-        known = drawing_layers(model)
-        culprits = f" It has {', '.join(known)}." if known else ""
-        msg = (
-            "the model must draw at random only in dropout layers (torch.nn's, torchvision's "
-            "StochasticDepth, timm's DropPath), so that the layout does not change its masks; its "
-            f"training pass drew from torch's generator.{culprits} Set such dropout to 0 in "
-            "model.settings, or write it as a layer instead of a function."
-        )
-        raise ValueError(msg)
+    Args:
+        model: that was called.
+        before: the generator's state before the pass.
+        device: of the generator.
+
+    Raises:
+        ValueError: names what may have drawn.
+    """
+    if torch.equal(before, generator_state(device)):
+        return
+    known = drawing_layers(model)
+    culprits = f" It has {', '.join(known)}." if known else ""
+    msg = (
+        "the model must draw at random only in dropout layers (torch.nn's, torchvision's "
+        "StochasticDepth, timm's DropPath), so that the layout does not change its masks; its "
+        f"training pass drew from torch's generator.{culprits} Set such dropout to 0 in "
+        "model.settings, or write it as a layer instead of a function."
+    )
+    raise ValueError(msg)
 
 
 def drawing_layers(model: nn.Module) -> list[str]:
@@ -209,17 +215,3 @@ def _unit_and_floor(layer: nn.Module) -> tuple[Unit, float] | None:
     if kind.__name__ == "DropPath" and kind.__module__.startswith("timm."):
         return Unit.ROW, 0.0
     return None
-
-
-def _check_examples(x: Tensor, examples: int) -> None:
-    if len(x) % examples:
-        msg = (
-            "dropout must act on activations with the examples in their first dimension; got shape "
-            f"{tuple(x.shape)} for a micro-batch of {examples} examples. Put the examples first "
-            "(batch_first=True), or set the dropout to 0 in model.settings."
-        )
-        raise ValueError(msg)
-
-
-def _generator_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()

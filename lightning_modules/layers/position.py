@@ -11,7 +11,7 @@ class StepPosition:
 
     Epoch and step of the epoch are 0-based. `first_example` is the micro-batch's place in the
     epoch's order, in which its `examples` are consecutive, and `step_start` that of its step's
-    first example. `moves` counts micro-batches so far.
+    first example. During validation, `examples` is 0. `moves` counts micro-batches so far.
     """
 
     def __init__(self) -> None:
@@ -26,10 +26,6 @@ class StepPosition:
         self.epoch, self.step, self.step_start = epoch, step, step_start
         self.first_example, self.examples = first_example, examples
         self.moves += 1
-
-    def leave(self) -> None:
-        """Be in no training micro-batch, as during validation."""
-        self.examples = 0
 
     def add_layer(self, layer: nn.Module) -> None:
         """Remember a layer that keeps statistics, without keeping it alive."""

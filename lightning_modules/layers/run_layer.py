@@ -1,7 +1,6 @@
 """Layers of a model that take part in a run: true subclasses of the layers that they were."""
 
 import copy
-from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -68,9 +67,3 @@ def change_class(
 def _make_subclass(mixin: type[RunLayer], plain: type[nn.Module], base: type[nn.Module]) -> type:
     name = f"{mixin.__name__}_{plain.__name__}"
     return type(name, (mixin, base), {"plain_class": plain, "__module__": mixin.__module__})
-
-
-def change_layers(model: nn.Module, change: Callable[[nn.Module], None]) -> None:
-    """Call a function for each layer of a model once, whatever names it has."""
-    for layer in list(model.modules()):
-        change(layer)

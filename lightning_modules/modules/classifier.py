@@ -32,22 +32,6 @@ class Classifier(pl.LightningModule):
         super().__init__()
         self.model, self._label_smoothing = model, label_smoothing
 
-    @classmethod
-    def on(
-        cls,
-        input_shape: tuple[int, ...],
-        model: nn.Module,
-        *,
-        label_smoothing: float,
-        zero_init_last_norm: bool,
-    ) -> "Classifier":
-        """The classifier for inputs of this shape; images have channels-last format, for speed."""
-        if zero_init_last_norm:
-            zero_last_norms(model)
-        if len(input_shape) == 3:
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return cls(model, label_smoothing=label_smoothing)
-
     def transfer_batch_to_device(
         self, batch: tuple[Tensor, Tensor], device: torch.device, dataloader_idx: int
     ) -> tuple[Tensor, Tensor]:
@@ -58,25 +42,20 @@ class Classifier(pl.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
         """Mean loss of a micro-batch, and the sums of its metrics."""
         del batch_idx
-        loss, right = self._score(batch, label_smoothing=self._label_smoothing)
-        return {"loss": loss, "sums": _sums(loss, right, len(batch[1]))}
+        return self._step(batch, label_smoothing=self._label_smoothing)
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
-        """The sums of a micro-batch's metrics."""
+        """The same, without label smoothing."""
         del batch_idx
-        return {"sums": _sums(*self._score(batch), len(batch[1]))}
+        return self._step(batch, label_smoothing=0.0)
 
-    def _score(
-        self, batch: tuple[Tensor, Tensor], *, label_smoothing: float = 0.0
-    ) -> tuple[Tensor, Tensor]:
-        inputs = batch[0]
+    def _step(self, batch: tuple[Tensor, Tensor], *, label_smoothing: float) -> dict[str, Any]:
+        inputs, labels = batch
         if inputs.ndim == 4:  # images, in the memory format of the model's weights
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return score(self.model, self.model(inputs), batch[1], label_smoothing=label_smoothing)
-
-
-def _sums(loss: Tensor, right: Tensor, examples: int) -> dict[str, Tensor]:
-    return {"loss": loss.detach() * examples, "accuracy": right}
+        outputs = self.model(inputs)
+        loss, right = score(self.model, outputs, labels, label_smoothing=label_smoothing)
+        return {"loss": loss, "sums": {"loss": loss.detach() * len(labels), "accuracy": right}}
 
 
 #: From outputs and labels: the mean loss over examples, and the number of correct predictions.

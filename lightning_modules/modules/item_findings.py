@@ -8,8 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from torch.utils.data import DataLoader
 
 from lightning_modules.data.own_loaders import make_batch
@@ -80,11 +78,6 @@ def check_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
     return {} if repeats else {KEYED_ITEMS: asdict(_OTHER_PASSES)}
 
 
-def check_order(order: npt.ArrayLike, other: npt.ArrayLike) -> dict[str, dict[str, Any]]:
-    """The finding for data that come in another order in batches of another size."""
-    return {} if np.array_equal(order, other) else {SEPARATE_ITEMS: asdict(_OTHER_ORDER)}
-
-
 def unknown_after(what: str, error: Exception) -> Finding:
     """The finding for an error that the user's code raised."""
     message = f"not determined: {what} on a CPU raised {describe_error(error)}"
@@ -126,7 +119,7 @@ _NOT_COMPARED = Finding(
 _SEPARATE = Finding(
     holds=True, message="an example is the same whatever else is in its micro-batch"
 )
-_OTHER_ORDER = Finding(
+OTHER_ORDER = Finding(
     holds=False,
     message="the batch sampler gives the examples in another order with another micro-batch, which "
     "it was created with",

@@ -43,20 +43,14 @@ class _Nothing:
             raise AttributeError(name)
         return self
 
-    def __call__(self, *_: Any, **__: Any) -> "_Nothing":
+    def _return_self(self, *_: Any, **__: Any) -> "_Nothing":
         return self
 
-    def __getitem__(self, _: Any) -> "_Nothing":
-        return self
+    def _return_none(self, *_: Any) -> None:
+        pass
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
 
-    def __setitem__(self, *_: Any) -> None:
-        pass
-
-    def __enter__(self) -> "_Nothing":
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        pass
+    __call__ = __getitem__ = __enter__ = _return_self
+    __setitem__ = __exit__ = _return_none

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from lightning_modules.data.batches import Data
 from lightning_modules.data.counted_loaders import count_data, is_iterable
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.data.randomness import seed_everything
-from lightning_modules.modules.item_findings import check_order, check_passes
+from lightning_modules.modules.item_findings import OTHER_ORDER, check_passes
 from lightning_modules.modules.trial_findings import EXAMPLES, check_seeds, findings
 from lightning_modules.process.output import quieten
 from lightning_modules.run_class import after_layers_exist, run_class
 from sweeper.spec.config import Component, is_ours
+from sweeper.spec.guarantee_names import SEPARATE_ITEMS
 from sweeper.spec.import_path import import_callable
 from sweeper.upstream.one_lightning import unite
 from sweeper.upstream.torchs import record_seeds
@@ -133,21 +135,6 @@ def build_module(component: Component | Mapping[str, Any]) -> pl.LightningModule
     return module
 
 
-def _check_no_loader(module: pl.LightningModule, data: str) -> None:
-    """Refuse a module with its own loader where it would be trained on a data set of ours.
-
-    Raises:
-        ValueError: if it has a loader.
-    """
-    if is_overridden("train_dataloader", module):
-        msg = (
-            f"a module with data of its own must not be trained on other data; got "
-            f"{type(module).__name__}.train_dataloader and data._target_={data}. Move its loaders "
-            "into a LightningDataModule, and name that with data._target_=."
-        )
-        raise ValueError(msg)
-
-
 def _check_sizes(module: pl.LightningModule) -> None:
     """Refuse lazy layers that have no weights yet: their initial values would be unknown.
 
@@ -177,7 +164,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: if the examples have no order that could be the run's, or the items of a batch
-            cannot be counted.
+            cannot be counted; or if the module has data of its own but is to be trained on ours.
     """
     seeds: list[object] = []
     data = _set_up_data(config, seeds, 1)
@@ -211,7 +198,14 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
     module = make()
     if not isinstance(data, pl.LightningDataModule):
-        _check_no_loader(module, config["data"]["_target_"])
+        if is_overridden("train_dataloader", module):
+            msg = (
+                "a module with data of its own must not be trained on other data; got "
+                f"{type(module).__name__}.train_dataloader and "
+                f"data._target_={config['data']['_target_']}. Move its loaders into a "
+                "LightningDataModule, and name that with data._target_=."
+            )
+            raise ValueError(msg)
         loader, order = DataLoader(Items(data)), np.arange(EXAMPLES)
         data = pl.LightningDataModule()
     found_out = findings(make, data, loader, order[:EXAMPLES].tolist(), weigh) if len(order) else {}
@@ -219,7 +213,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         found_out = check_passes(loader)
     elif type(loader.batch_sampler) is not BatchSampler:
         again = _set_up_data(config, [], 2).train_dataloader()
-        found_out |= check_order(order, OwnExamples(again, seed=0).order(0))
+        if not np.array_equal(order, OwnExamples(again, seed=0).order(0)):
+            found_out[SEPARATE_ITEMS] = asdict(OTHER_ORDER)
     layers = [*module.modules(), *latest[0].modules()]  # those of its `setup` too
     return {
         **found,

@@ -108,19 +108,14 @@ def _check_additive(steps: TrialSteps) -> Finding:
     if not results:
         return _NOT_ACCUMULATED
     found = _compare_windows(results, _TOLERANCE[steps.precision])
-    return (_check_step_of_many(steps) if found.holds else None) or found
-
-
-def _check_step_of_many(steps: TrialSteps) -> Finding | None:
-    """What is wrong with a micro-batch among many in a step; None if nothing is."""
     alone = steps.of("fixed")[0].loss
-    for result in steps.of("within"):
-        loss = result.loss
-        if loss and alone and not math.isclose(loss, alone, rel_tol=_TOLERANCE[steps.precision]):
+    for result in steps.of("within") if found.holds else ():
+        loss, tolerance = result.loss, _TOLERANCE[steps.precision]
+        if loss and alone and not math.isclose(loss, alone, rel_tol=tolerance):
             return _COUNTS_PARTS
     names = steps.changed_within
-    if not names:
-        return None
+    if not (found.holds and names):
+        return found
     more = f" and {len(names) - 3} more" * (len(names) > 3)
     message = (
         f"every micro-batch, not every step, changes {', '.join(names[:3])}{more}: each layout "
@@ -185,24 +180,18 @@ def _check_draws(steps: TrialSteps) -> Finding:
         )
         return Finding(holds=False, message=message, do="A run would raise the same error.")
     if not steps.of("keyed")[0].drew:
-        return _ALL_KEYED if _masks_follow_examples(steps) else _OTHER_MASKS
+        # If the module is additive without dropout, it must be so with masks by example.
+        fixed, tolerance = steps.of("fixed"), _TOLERANCE[steps.precision]
+        drew = any(result.drew for result in fixed)
+        if drew or not (fixed and _compare_windows(fixed, tolerance).holds):
+            return _ALL_KEYED
+        return _ALL_KEYED if _compare_windows(steps.of("keyed"), tolerance).holds else _OTHER_MASKS
     known = f" ({', '.join(steps.drawing_layers)})" if steps.drawing_layers else ""
     message = (
         "a training step draws at random outside dropout layers, or in layers whose rows are not "
         f"the examples{known}: the draws depend on the micro-batch"
     )
     return Finding(holds=False, message=message, do=_DRAW_IN_LAYERS)
-
-
-def _masks_follow_examples(steps: TrialSteps) -> bool:
-    """Whether dropout by example is additive, if the module is so without dropout."""
-    fixed, keyed = steps.of("fixed"), steps.of("keyed")
-    tolerance = _TOLERANCE[steps.precision]
-    if any(result.drew for result in fixed) or not (
-        fixed and _compare_windows(fixed, tolerance).holds
-    ):
-        return True
-    return bool(_compare_windows(keyed, tolerance).holds)
 
 
 def _check_checkpoint(steps: TrialSteps) -> Finding:

@@ -172,11 +172,7 @@ class TrialSteps(Callback):
         ]
         self.saved_by = next((name for name, hook in hooks if hook is not _SAVING[name]), "")
         batches = TrialBatches(self._loader, self._batches)
-
-        def train_dataloader(own: Callable[..., Any]) -> TrialBatches:  # noqa: ARG001
-            return batches
-
-        run_class(data).wrap("train_dataloader", train_dataloader)
+        run_class(data).wrap("train_dataloader", lambda *_: batches)
 
         def log_in_training(log: Callable[..., None], *args: Any, **kwargs: Any) -> None:
             """Its settings may depend on `training`, but Lightning refuses settings that change."""
@@ -186,7 +182,21 @@ class TrialSteps(Callback):
         run_class(module).wrap("log", log_in_training)
         with TemporaryDirectory() as folder:
             try:
-                self._trainer(folder).fit(module, datamodule=data)
+                trainer = pl.Trainer(
+                    default_root_dir=folder,
+                    accelerator="cpu",
+                    devices=1,
+                    precision=self.precision,
+                    max_epochs=_EPOCHS,
+                    limit_val_batches=0,
+                    num_sanity_val_steps=0,
+                    callbacks=[self],
+                    logger=OwnLogger(Path(folder)),
+                    enable_checkpointing=False,
+                    enable_progress_bar=False,
+                    enable_model_summary=False,
+                )
+                trainer.fit(module, datamodule=data)
             except _Done:
                 pass
             except Exception as error:  # noqa: BLE001  whatever a user's module raises
@@ -194,22 +204,6 @@ class TrialSteps(Callback):
             else:
                 self.error = RuntimeError("the module ended the epoch early")
         return self
-
-    def _trainer(self, folder: str) -> pl.Trainer:
-        return pl.Trainer(
-            default_root_dir=folder,
-            accelerator="cpu",
-            devices=1,
-            precision=self.precision,
-            max_epochs=_EPOCHS,
-            limit_val_batches=0,
-            num_sanity_val_steps=0,
-            callbacks=[self],
-            logger=OwnLogger(Path(folder)),
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
 
     def of(self, mode: str) -> list[Result]:
         """The results of the passes in a mode, as far as they were made."""
@@ -267,7 +261,15 @@ class TrialSteps(Callback):
     def _key_dropout(self, module: pl.LightningModule, places: range) -> None:
         """Key dropout by example; the first time, see what the `plain` passes have changed."""
         if self.changed is None:
-            after, before = attributes(module, Metric), self._before[_repeats(*self.of("plain"))]
+            # What the first pass left behind had no effect if the second pass repeated it.
+            first, second = (result.values for result in self.of("plain"))
+            repeats = (
+                first is not None
+                and second is not None
+                and first[0] == second[0]
+                and torch.equal(first[1], second[1])
+            )
+            after, before = attributes(module, Metric), self._before[repeats]
             self.changed = [name for name in after if after[name] != before.get(name)]
             self.drawing_layers = drawing_layers(module)
             key_dropout(module, seed=0, position=self._position, is_strict=False)
@@ -308,13 +310,6 @@ class TrialSteps(Callback):
         left = {planned.mode for planned in self._passes[batch_idx + 1 :]}
         if left <= ({"eval"} if not any(r.drew for r in self.of("fixed")) else set()):
             raise _Done
-
-
-def _repeats(first: Result, second: Result) -> bool:
-    """Whether a pass repeated the pass before it: what that left behind had no effect."""
-    if first.values is None or second.values is None:
-        return False
-    return first.loss == second.loss and torch.equal(first.values[1], second.values[1])
 
 
 def _split_window(first: int, size: int) -> list[range]:

@@ -96,8 +96,17 @@ class RunStrategy(DDPStrategy):
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Restore the optimizers' state in the types it was saved in."""
         super().load_optimizer_state_dict(checkpoint)
+        # torch converts all loaded state but the step count to the type of its parameter
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            _restore_types(optimizer, saved)
+            names = [name for group in saved["param_groups"] for name in group["params"]]
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            for name, parameter in zip(names, parameters, strict=True):
+                state = optimizer.state.get(parameter, {})
+                for key, before in saved["state"].get(name, {}).items():
+                    now = state.get(key)
+                    are_tensors = isinstance(now, Tensor) and isinstance(before, Tensor)
+                    if are_tensors and now.dtype != before.dtype:
+                        state[key] = before.to(now.device)
 
     def setup_distributed(self) -> None:
         """Join the ranks; without a process group if there is nothing to exchange."""
@@ -193,7 +202,15 @@ class RunStrategy(DDPStrategy):
             nonlocal passes
             passes += 1
             if passes == 2:
-                self._check_whole()
+                assert self.lightning_module is not None, "it is trained"
+                trainer = self.lightning_module.trainer
+                if (parts := self.world_size * trainer.accumulate_grad_batches) > 1:
+                    msg = (
+                        "an optimizer that passes over a batch several times, as LBFGS does, must "
+                        f"have all of it in one micro-batch; got {parts} micro-batches, of which "
+                        "it has the last. Set micro_batch to the batch and devices=1."
+                    )
+                    raise ValueError(msg)
             self._restore_rates()  # the closure runs at the own rates, however often it is called
             return closure()
 
@@ -220,35 +237,12 @@ class RunStrategy(DDPStrategy):
             group["lr"] = lr
         self._before = []
 
-    def _check_whole(self) -> None:
-        assert self.lightning_module is not None, "it is trained"
-        parts = self.world_size * self.lightning_module.trainer.accumulate_grad_batches
-        if parts > 1:
-            msg = (
-                "an optimizer that passes over a batch several times, as LBFGS does, must have all "
-                f"of it in one micro-batch; got {parts} micro-batches, of which it has the last. "
-                "Set micro_batch to the batch and devices=1."
-            )
-            raise ValueError(msg)
 
-
-def ddp_of(trainer: Trainer) -> DistributedDataParallel:
-    """The wrapper of the trained module."""
+def ddp_wrapper(trainer: Trainer) -> DistributedDataParallel:
+    """DDP's wrapper of the trained module."""
     wrapped = trainer.strategy.model
     assert isinstance(wrapped, DistributedDataParallel)
     return wrapped
-
-
-def _restore_types(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
-    """Undo that torch converts all loaded state but the step count to the type of its parameter."""
-    names = [name for group in saved["param_groups"] for name in group["params"]]
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for name, parameter in zip(names, parameters, strict=True):
-        state = optimizer.state.get(parameter, {})
-        for key, before in saved["state"].get(name, {}).items():
-            now = state.get(key)
-            if isinstance(now, Tensor) and isinstance(before, Tensor) and now.dtype != before.dtype:
-                state[key] = before.to(now.device)
 
 
 def _norm_and_sum(weight: Tensor) -> Tensor:

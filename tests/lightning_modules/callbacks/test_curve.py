@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from lightning_modules.callbacks import curve as curve_module
-from lightning_modules.callbacks.curve import Clock, Curve, CurveReport
+from lightning_modules.callbacks.curve import Clock, Curve
 
 
 @pytest.fixture
@@ -103,14 +103,14 @@ def test_a_resumed_curve_is_that_of_the_whole_run(fit, line, plan, batches, tmp_
 
 
 def test_rows_are_reported_once_each_to_every_listener(plan):
-    curve, first, second = Curve(plan(), Clock(), []), [], []
-    report = CurveReport(curve, [first.append, second.append])
+    first, second = [], []
+    curve = Curve(plan(), Clock(), [], [first.append, second.append])
 
-    report()
+    curve.report()
     curve.rows += ["one", "two"]
-    report()
-    report()
+    curve.report()
+    curve.report()
     curve.rows.append("three")
-    report()
+    curve.report()
 
     assert first == second == [["one", "two"], ["three"]]

@@ -15,9 +15,9 @@ from lightning_modules.process.device import AsyncScalar
 
 @pytest.fixture
 def diverging(fit):
-    def run(module, batches, *, ceiling=None, sees_gradient=True):
+    def run(module, batches, *, ceiling=None, is_scaled=False):
         metrics = TrainingMetrics(("loss",))
-        watch = Divergence(metrics, loss_ceiling=ceiling, sees_gradient=lambda: sees_gradient)
+        watch = Divergence(metrics, loss_ceiling=ceiling, is_scaled=is_scaled)
         fit(module, [metrics, watch], batches)
 
     return run
@@ -82,7 +82,7 @@ def test_what_raises_on_weights_that_are_not_finite_has_diverged(diverging, line
 @pytest.mark.usefixtures("late")
 def test_weights_that_are_not_finite_are_not_saved(fit, line, batches, noting, tmp_path):
     metrics, path = TrainingMetrics(("loss",)), tmp_path / "saved.ckpt"
-    watch = Divergence(metrics, loss_ceiling=None, sees_gradient=lambda: True)
+    watch = Divergence(metrics, loss_ceiling=None)
 
     def save(trainer, _):
         if trainer.global_step == 2:
@@ -98,7 +98,7 @@ def test_weights_that_are_not_finite_are_not_saved(fit, line, batches, noting, t
 
 def test_where_gradients_cannot_be_judged_the_epochs_loss_is(diverging, line, batches):
     with pytest.raises(Diverged, match=r"^the training loss became non-finite at step 1 of epoch"):
-        diverging(line(), batches(2, math.inf), sees_gradient=False)
+        diverging(line(), batches(2, math.inf), is_scaled=True)
 
 
 def test_a_loss_above_the_ceiling_ends_the_run(diverging, line, batches):
@@ -114,7 +114,7 @@ def test_a_loss_below_the_ceiling_does_not(diverging, line, batches):
 
 def test_a_norm_that_was_measured_with_the_noise_is_not_computed_again(fit, line, plan, batches):
     metrics, noise = TrainingMetrics(("loss",)), GradientNoise(plan(), span=2)
-    watch = Divergence(metrics, loss_ceiling=None, sees_gradient=lambda: True, noise=noise)
+    watch = Divergence(metrics, loss_ceiling=None, noise=noise)
     norms = []
 
     def norms_of(gradients):

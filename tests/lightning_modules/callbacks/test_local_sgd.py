@@ -6,8 +6,7 @@ import pytest
 import torch
 from ranks import ask_ranks, local_steps
 
-from lightning_modules.callbacks.local_sgd import PostLocalSGD, average_weights, local_sgd
-from sweeper.spec import config
+from lightning_modules.callbacks.local_sgd import PostLocalSGD, average_weights
 
 
 @pytest.mark.slow
@@ -26,8 +25,7 @@ def test_two_ranks_average_their_weights_after_local_steps_and_at_the_epochs_end
 
 def test_local_steps_begin_with_the_first_whole_step_of_their_start(fit, line, batches, noting):
     """Half of an epoch of 3 steps: after the second."""
-    hook = config.PostLocalSGD(name="post_local_sgd", workers=1, local_steps=2, start_epoch=0.5)
-    local = local_sgd(hook, steps_per_epoch=3)
+    local = PostLocalSGD(local_steps=2, start_step=0.5 * 3)
     are_local = noting("on_train_batch_end", lambda *_: local.is_local)
 
     fit(line(), [local, are_local], batches(3), accumulate=1)

@@ -15,13 +15,13 @@ WORDS = [
 ]  # fmt: skip
 
 
-def test_values_of_two_ranks_are_merged_by_name(fit, line, batches, noting, monkeypatch):
+def test_values_of_two_ranks_are_merged_by_name(fit, line, plan, batches, noting, monkeypatch):
     others = {
         "training_step.largest": ["max", 9.0, 1.0, ["largest"]],
         "training_step.absent": ["sum", 4.0, 1.0, ["absent", "absent_epoch"]],
         "training_step.mean": ["mean", 30.0, 3.0, ["mean"]],
     }
-    other = {key: logged_metrics._Logged(*one) for key, one in others.items()}
+    other = {key: logged_metrics._Logged(*value) for key, value in others.items()}
     monkeypatch.setattr(logged_metrics, "num_ranks", lambda: 2)
     monkeypatch.setattr(logged_metrics, "gather_states", lambda own: [own, other])
 
@@ -32,7 +32,7 @@ def test_values_of_two_ranks_are_merged_by_name(fit, line, batches, noting, monk
             return super().training_step(batch, batch_idx)
 
     seen = noting("on_train_epoch_end", lambda trainer, _: dict(trainer.callback_metrics))
-    fit(Telling(), [LoggedValues(), seen], batches(4), accumulate=2)
+    fit(Telling(), [LoggedValues(plan(), "mean"), seen], batches(4), accumulate=2)
 
     assert seen.noted[-1] == {
         **{"mean": (4 * 6 + 30) / (4 + 3), "mean_step": 6, "mean_epoch": (4 * 6 + 30) / (4 + 3)},

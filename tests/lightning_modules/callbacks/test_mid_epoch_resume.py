@@ -4,10 +4,11 @@ import pytest
 from line import Numbers
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.batch_growth import BatchSize
 from lightning_modules.callbacks.checkpoint import RunCheckpoint, Stopped, StopRequest
+from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
 from lightning_modules.data.batches import MicroBatches
+from lightning_modules.layers.position import StepPosition
 
 
 @pytest.fixture
@@ -28,7 +29,12 @@ def numbers_trained(plan, fit, line, tmp_path):
         )
         fit(
             module,
-            [contract, BatchSize(of_run), MidEpochResume(of_run, contract), checkpoint],
+            [
+                contract,
+                FollowPlan(of_run, StepPosition()),
+                MidEpochResume(of_run, contract),
+                checkpoint,
+            ],
             MicroBatches(data, of_run, seed=0),
             resume=resume,
         )

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from lightning_modules.callbacks.batch_growth import BatchSize
-from lightning_modules.callbacks.random_draws import Position
+from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.gradients.ordered_sum import OrderedSum
 from lightning_modules.layers.position import StepPosition
 from sweeper.spec.batch import BatchSplit
@@ -17,10 +16,9 @@ from sweeper.spec.batch import BatchSplit
 def ordered():
     """The callbacks of a reproducible run, and those it needs."""
 
-    def make(module, plan):
+    def make(plan):
         position = StepPosition()
-        around = [BatchSize(plan), Position(plan, position)]
-        return [*around, OrderedSum(module, plan, position)]
+        return [FollowPlan(plan, position), OrderedSum(plan, position)]
 
     return make
 
@@ -29,7 +27,7 @@ def test_a_step_is_the_mean_of_its_micro_batches(fit, line, plan, ordered, batch
     """Gradients of w and 9 w: their mean of 5 w halves the weight at a rate of 0.1."""
     module = line()
 
-    fit(module, ordered(module, plan()), [*batches(1), *batches(1, 3.0)])
+    fit(module, ordered(plan()), [*batches(1), *batches(1, 3.0)])
 
     assert module.weight == pytest.approx(0.5, rel=1e-15)
 
@@ -42,9 +40,7 @@ def test_the_sum_is_that_of_a_tree_to_the_last_bit(fit, line, plan, ordered, not
     )
     tiny = torch.tensor([[2.0**-26], [0.0]]).double()  # half of its square is the gradient
 
-    fit(
-        module, [*ordered(module, eight), gradients], [(torch.ones(2, 1).double(),), *[(tiny,)] * 3]
-    )
+    fit(module, [*ordered(eight), gradients], [(torch.ones(2, 1).double(),), *[(tiny,)] * 3])
 
     assert gradients.noted == [(1 + 2**-52) / 4]
 
@@ -55,7 +51,7 @@ def test_a_batch_that_has_grown_is_summed_over_all_of_it(
     """2 steps of 2 micro-batches, then 1 of 4."""
     module = line()
 
-    fit(module, ordered(module, plan(schedule=growing(1))), batches(4), epochs=2)
+    fit(module, ordered(plan(schedule=growing(1))), batches(4), epochs=2)
 
     assert module.weight == pytest.approx(0.9**3)
 
@@ -68,7 +64,7 @@ def test_an_epoch_that_is_gone_on_with_is_summed_over_its_batch(process_group, l
     plan = SimpleNamespace(split=lambda epoch: laid_out.append(epoch) or split, bn_span=2, rank=0)
     wrapped = SimpleNamespace(model=DistributedDataParallel(module))
 
-    summing = OrderedSum(module, plan, StepPosition())
+    summing = OrderedSum(plan, StepPosition())
     summing.on_train_start(SimpleNamespace(current_epoch=1, strategy=wrapped), module)
 
     assert laid_out == [0, 1]

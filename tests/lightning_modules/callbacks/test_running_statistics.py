@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.callbacks.random_draws import Position
+from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
@@ -19,7 +19,7 @@ def normed(line, plan):
         module.layers = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 1)).double()
         module.layers = fix_batchnorm_span(module.layers, span=2, position=position)
         (layer,) = ghost_batchnorms(module)
-        return module, layer, [Position(plan(), position), RunningStatistics(plan(), position)]
+        return module, layer, [FollowPlan(plan(), position), RunningStatistics(plan(), position)]
 
     return make
 

@@ -7,9 +7,10 @@ from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks import curve as curve_module
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.batch_growth import BatchSize
 from lightning_modules.callbacks.curve import StepReport
+from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
+from lightning_modules.layers.position import StepPosition
 
 
 class Takes(Callback):
@@ -47,7 +48,13 @@ def reported(fit, line, plan, batches, now):
 
         steps = StepReport(of_run, contract, epochs=2, report=note)
         resume = MidEpochResume(of_run, contract)
-        callbacks = [contract, BatchSize(of_run), Takes(now, step_s, between_s), steps, resume]
+        callbacks = [
+            contract,
+            FollowPlan(of_run, StepPosition()),
+            Takes(now, step_s, between_s),
+            steps,
+            resume,
+        ]
         fit(line(), callbacks, batches(examples // 2), **{"epochs": 2, **settings})
         return found
 

@@ -16,7 +16,7 @@ from lightning_modules.data.augment import (
     central_crop,
     random_resized_crop,
 )
-from lightning_modules.data.streaming import workers_for
+from lightning_modules.data.large_images import worker_count
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import Component
 
@@ -245,9 +245,9 @@ def test_imagenet_is_as_its_challenge_had_it():
 def test_auto_shares_the_cores_among_the_ranks(monkeypatch, device, ranks, expected):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(16)), raising=False)
 
-    assert workers_for("auto", ranks_on_node=ranks, device=device) == expected
+    assert worker_count("auto", ranks_on_node=ranks, device=device) == expected
 
 
 def test_a_wrong_number_of_workers_is_refused():
     with pytest.raises(ValueError, match=r"must be auto or a number, 0 or more; got -1"):
-        workers_for(-1, ranks_on_node=1, device=CPU)
+        worker_count(-1, ranks_on_node=1, device=CPU)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from strangers import DataModule
 
-from lightning_modules.data.loaders import with_run_loaders
+from lightning_modules.data.loaders import use_run_loaders
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_data_are_prepared_alone_and_set_up_together(is_free, runs):
         def setup(self, stage):  # noqa: ARG002
             free["while set up"] = is_free(fcntl.LOCK_EX), is_free(fcntl.LOCK_SH)
 
-    data = with_run_loaders(Looking(4), SimpleNamespace(seed=0))
+    data = use_run_loaders(Looking(4), SimpleNamespace(seed=0))
     data.trainer = SimpleNamespace(default_root_dir=str(runs / "0123/001"))
 
     data.prepare_data()
@@ -56,7 +56,7 @@ def test_data_are_prepared_alone_and_set_up_together(is_free, runs):
 
 def test_data_without_a_trainer_are_set_up_too():
     """As where the memory of a step is traced."""
-    data = with_run_loaders(DataModule(4), SimpleNamespace(seed=0))
+    data = use_run_loaders(DataModule(4), SimpleNamespace(seed=0))
 
     data.setup("fit")
 

@@ -10,7 +10,7 @@ import torch
 import yaml
 from pictures import encoded, noise_image
 
-from lightning_modules.data.augment import shifted_and_flipped
+from lightning_modules.data.augment import shift_and_flip
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import Component
 
@@ -75,7 +75,7 @@ def test_a_view_is_a_window_of_the_zero_padded_image_mirrored_or_not():
     images = torch.arange(1, 3 * 4 * 5 * 2 + 1, dtype=torch.uint8).view(3, 4, 5, 2)
     draws = torch.tensor([[0.0, 0.99, 0.9], [0.5, 0.5, 0.9], [0.99, 0.0, 0.1]], dtype=torch.double)
 
-    views = shifted_and_flipped(images, draws, padding=1, flip=True)
+    views = shift_and_flip(images, draws, padding=1, flip=True)
 
     padded = np.pad(images.numpy(), ((0, 0), (1, 1), (1, 1), (0, 0)))
     np.testing.assert_array_equal(views[0], padded[0, 0:4, 2:7])
@@ -89,7 +89,7 @@ def test_each_shift_and_each_mirroring_occurs_about_equally_often():
     images[:, 1, 1] = 1
     draws = torch.rand(num, 3, generator=torch.Generator().manual_seed(0), dtype=torch.double)
 
-    views = shifted_and_flipped(images, draws, padding=1, flip=True)
+    views = shift_and_flip(images, draws, padding=1, flip=True)
 
     counts = views.flatten(1).sum(0)  # the marked pixel lands on each of nine places
     assert counts.sum() == num

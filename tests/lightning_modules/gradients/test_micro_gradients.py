@@ -3,11 +3,7 @@
 import pytest
 import torch
 
-from lightning_modules.gradients.micro_gradients import (
-    MicroGradients,
-    squared_norm,
-    squares,
-)
+from lightning_modules.gradients.micro_gradients import MicroGradients, squared_norm
 
 INPUTS = torch.tensor([[1.0, 2.0], [3.0, -4.0], [0.0, 1.0], [-2.0, 2.0]], dtype=torch.float64)
 
@@ -29,7 +25,7 @@ def watched(statistic, *, loss_scale=1.0):
 def test_squares_and_norms_are_those_of_the_separate_gradients(loss_scale):
     """The gradient of micro-batch i of a linear loss is its input; 16-mixed multiplies losses."""
     for statistic, expected in (
-        (squares, INPUTS.square().mean(dim=0)),
+        (torch.square, INPUTS.square().mean(dim=0)),
         (squared_norm, INPUTS.square().sum(dim=1).mean()),
     ):
         weight, micro = watched(statistic, loss_scale=loss_scale)
@@ -39,7 +35,7 @@ def test_squares_and_norms_are_those_of_the_separate_gradients(loss_scale):
 
 
 def test_each_step_begins_anew():
-    weight, micro = watched(squares)
+    weight, micro = watched(torch.square)
     accumulate(weight)
     micro.means([weight])
 
@@ -59,7 +55,7 @@ def test_a_step_that_the_loss_scaler_skipped_leaves_nothing_behind():
 
 def test_a_weight_that_a_micro_batch_leaves_out_has_no_gradient_of_it():
     used, seldom = (torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
-    micro = MicroGradients(squares)
+    micro = MicroGradients(torch.square)
     micro.watch([seldom, used], accumulation_steps=lambda: 4, loss_scale=lambda: 1.0)
     accumulate(used)
     accumulate(seldom, inputs=INPUTS[:1])

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules.data.batches import val_bounds
 from lightning_modules.gradients.ordered_sum import OrderedSum
@@ -22,7 +23,10 @@ def trained(*, steps: int, is_ordered: bool) -> nn.Module:
     position = StepPosition()
     plain = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()).double()
     model = fix_batchnorm_span(plain, span=4, position=position)
-    ordered = OrderedSum(model, PLAN, position)
+    ordered = OrderedSum(PLAN, position)
+    if is_ordered:
+        wrapped = SimpleNamespace(model=DistributedDataParallel(model))
+        ordered.on_train_start(SimpleNamespace(current_epoch=0, strategy=wrapped), model)
     for step in range(steps):
         model.zero_grad()
         for index, part in enumerate(torch.randn(48, 3).double().split(8)):
@@ -38,6 +42,7 @@ def trained(*, steps: int, is_ordered: bool) -> nn.Module:
     return model
 
 
+@pytest.mark.usefixtures("process_group")
 def test_the_ordered_sum_is_the_mean_of_the_step_and_keeps_the_running_statistics():
     plain, ordered = (trained(steps=3, is_ordered=order) for order in (False, True))
 
@@ -51,7 +56,7 @@ def test_the_ordered_sum_is_the_mean_of_the_step_and_keeps_the_running_statistic
     [({"OrderedSum": {"micro_batch": 4}}, "micro_batch=4"), ({}, "reproducible=false")],
 )
 def test_a_run_does_not_go_on_with_another_sum(saved, before):
-    ordered = OrderedSum(nn.Linear(1, 1), PLAN, StepPosition())
+    ordered = OrderedSum(PLAN, StepPosition())
     ordered.on_load_checkpoint(None, None, {"callbacks": {"OrderedSum": ordered.state_dict()}})
 
     with pytest.raises(ValueError, match=rf"made with {before}, now micro_batch=8\. Resume with"):

@@ -35,7 +35,7 @@ def over_ranks(split: BatchSplit, bn_span: int) -> torch.Tensor:
         for place in mine:
             of_rank.add((place, place + 1), [values[place].clone()])
         assert sorted(of_rank.partial) == held
-        for node, tensors in of_rank.take().items():
+        for node, tensors in of_rank.partial.items():
             total.add(node, tensors)
     ((root,),) = total.partial.values()
     return root

@@ -12,7 +12,12 @@ from torchvision.models import VisionTransformer, get_model
 from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.randomness import counter_bits
-from lightning_modules.layers.keyed_dropout import KeyedDropout, StrayDraws, key_dropout
+from lightning_modules.layers.keyed_dropout import (
+    KeyedDropout,
+    check_draws,
+    generator_state,
+    key_dropout,
+)
 from lightning_modules.layers.position import StepPosition
 
 CPU = torch.device("cpu")
@@ -161,10 +166,10 @@ def test_models_of_the_libraries_draw_in_keyed_layers_alone(position, keyed, mak
     model = keyed(make())
     dropped = [layer for layer in model.modules() if isinstance(layer, KeyedDropout)]
 
-    draws = StrayDraws(CPU)
+    before = generator_state(CPU)
     model(images)
 
-    draws.refuse(model)
+    check_draws(model, before, CPU)
 
     assert dropped
 
@@ -175,24 +180,24 @@ class Functional(nn.Module):
 
 
 def test_a_function_that_draws_is_refused():
-    model, draws = Functional(), StrayDraws(CPU)
+    model, before = Functional(), generator_state(CPU)
 
     model(torch.ones(2))
 
     with pytest.raises(ValueError, match=r"^the model must draw at random only in dropout layers"):
-        draws.refuse(model)
+        check_draws(model, before, CPU)
 
 
 def test_attention_that_draws_is_refused_by_name(keyed):
     model = keyed(nn.TransformerEncoderLayer(8, 2, dropout=0.1, batch_first=True))
-    x, draws = torch.randn(16, 3, 8), StrayDraws(CPU)
+    x, before = torch.randn(16, 3, 8), generator_state(CPU)
 
     model(x)
 
     with pytest.raises(
         ValueError, match=r"It has self_attn \(MultiheadAttention, dropout=0\.1\)\. Set"
     ):
-        draws.refuse(model)
+        check_draws(model, before, CPU)
 
 
 def test_activations_that_are_not_example_by_example_are_refused(keyed):

@@ -1,29 +1,10 @@
-"""Each epoch accumulates as its batch needs; the batch grows where its noise is above it."""
+"""The batch grows where its noise is above it."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from lightning_modules.callbacks.batch_growth import BatchSize, MeasuredGrowth
-
-
-def test_a_batch_that_doubles_takes_half_the_steps(fit, line, plan, growing, batches):
-    """2 steps of 2 micro-batches, then 1 of 4; each shrinks the weight by a tenth."""
-    module = line()
-
-    trainer = fit(module, [BatchSize(plan(schedule=growing(1)))], batches(4), epochs=2)
-
-    assert trainer.global_step == 3
-    assert module.weight == pytest.approx(0.9**3)
-
-
-def test_an_epoch_that_is_gone_on_with_accumulates_as_its_batch_needs(plan, growing):
-    """Lightning does not start such an epoch anew."""
-    trainer = SimpleNamespace(current_epoch=1, accumulate_grad_batches=2)
-
-    BatchSize(plan(schedule=growing(1))).on_train_start(trainer, None)
-
-    assert trainer.accumulate_grad_batches == 4
+from lightning_modules.callbacks.batch_growth import MeasuredGrowth
 
 
 @pytest.fixture
@@ -66,7 +47,7 @@ def test_a_batch_that_has_grown_is_as_large_after_a_resume(
     quiet = SimpleNamespace(columns={"noise_scale": 0.0})
     plans = [plan(schedule=growing(growth="measured"), noise_span=2) for _ in range(2)]
     before, after = (
-        MeasuredGrowth(one, quiet, growths_allowed=1, warmup_epochs=0.0) for one in plans
+        MeasuredGrowth(of_run, quiet, growths_allowed=1, warmup_epochs=0.0) for of_run in plans
     )
     plans[0].grow((1,))
 
