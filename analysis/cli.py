@@ -200,19 +200,16 @@ def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
 
 
 def _figures(options: argparse.Namespace) -> int:
-    from analysis.figures import memory_by_class
     from analysis.figures.draw import draw_all
+    from analysis.figures.memory_by_class import draw_all_memory
     from analysis.tables.validity import COLUMNS as OF_DOUBTS
 
-    columns = [*{*COLUMNS, "peak_lr", *memory_by_class.COLUMNS, *OF_DOUBTS}]
+    columns = [*{*COLUMNS, "peak_lr", *OF_DOUBTS}]
     clocks = () if options.target is None else ("step", "examples_seen")
     measured = read_measured(options, *clocks, columns=columns)
     check_target(options.target, measured.metric.unit)
     drawn = draw_all(measured, options.out, options.width, options.target)
-    of_memory = memory_by_class.draw_all_memory(
-        options.results, measured.runs, options.out, options.width
-    )
-    for path in chain(drawn, of_memory):
+    for path in chain(drawn, draw_all_memory(options.results, options.out, options.width)):
         say(f"wrote {path}")
     return 0
 

@@ -75,11 +75,13 @@ def _compare(folder: Path) -> None:
     others: list[tuple[float, Seconds | None]] = []
     for run_id, spec in specs(in_order).items():
         speeds = Speeds(_Part(folder, set(in_order) - {run_id}), device)
-        others.append((took(run_id), speeds.of(spec)))
+        others.append((took(run_id), speeds.predict(spec)))
     _print(folder.name, "the others", others)
     half = len(in_order) // 2
     speeds = Speeds(_Part(folder, set(in_order[:half])), device)
-    later = [(took(run_id), speeds.of(spec)) for run_id, spec in specs(in_order[half:]).items()]
+    later = [
+        (took(run_id), speeds.predict(spec)) for run_id, spec in specs(in_order[half:]).items()
+    ]
     _print(folder.name, "the first half", later)
 
 

@@ -82,7 +82,7 @@ NAMES = (
     ),
     Reach(
         library="torch",
-        name="torch.utils._pytree:tree_map",
+        name="torch.utils._pytree:tree_map_only",
         used_in="sweeper/upstream/torchs.py",
         why="the tensors of a batch of any form",
     ),

@@ -98,7 +98,7 @@ def _add_commands(
     except ValueError as error:  # of settings that this version does not have, or no layout
         why = f"such runs are not possible: {str(error).splitlines()[0]}"
         return replace(proposal, configs=(), why=why, expected=UNKNOWN)
-    known = [(speeds.of(spec), spec.split.world_size) for spec in specs.values()]
+    known = [(speeds.predict(spec), spec.split.world_size) for spec in specs.values()]
     hours = [seconds.total * ranks / 3600 for seconds, ranks in known if seconds]
     device_hours = sum(hours) if len(hours) == len(known) else None
     is_again = not proposal.repeats and not failed.isdisjoint(specs)

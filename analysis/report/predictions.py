@@ -27,12 +27,11 @@ def prediction_errors(runs: pd.DataFrame) -> pd.DataFrame:
     """
     is_predicted = runs.predicted_s.notna() | runs.predicted_memory_gib.notna()
     ended = runs[(runs.outcome == "finished") & (runs.attempt == 1) & is_predicted]
-    ended = ended.drop_duplicates("wall_s")  # a point that shares another's training has its row
     if ended.empty:
         msg = (
-            "results must hold runs whose time or memory was predicted and that finished in one "
-            f"attempt; got none of {len(runs)}. A run is predicted if one of the same kind has "
-            "finished before, or after `sweeper plan --probe`."
+            "results must hold runs whose time or memory was predicted and that finished in "
+            f"their first attempt; got none of {len(runs)}. A run is predicted if a run of the "
+            "same kind had finished before its sweep began, or after `sweeper plan --probe`."
         )
         raise ValueError(msg)
     groups = [

@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytorch_lightning as pl
 import torch.distributed as dist
@@ -21,45 +21,12 @@ from sweeper.spec.worker_args import CHECKPOINT
 # Optimizer state is allocated at the first step and coexists with the activations at the second;
 # PowerSGD's buffers are made at the third. During a step's second micro-batch the gradients of the
 # first are alive.
-_STEPS, _STEPS_OF_POWERSGD, _ACCUMULATION_STEPS = 2, 3, 2
+_STEPS, _STEPS_OF_POWERSGD = 2, 3
 _LEAST_MICRO_BATCH = 4  # [examples]
-_Found = TypeVar("_Found")
 _Fit = Callable[[pl.Trainer, pl.LightningModule, dict[str, Any]], None]
 
 
-class StepsByHand(Exception):
-    """A module that takes its steps by itself was to accumulate gradients."""
-
-
-def check_accumulation(trainer: pl.Trainer, module: pl.LightningModule) -> None:
-    """Refuse to accumulate gradients for a module that takes its steps by itself.
-
-    Raises:
-        StepsByHand: if that was asked for.
-    """
-    if trainer.accumulate_grad_batches > 1 and not module.automatic_optimization:
-        raise StepsByHand
-
-
-def with_short_run(
-    config: RunConfig, micro_batch: int, function: Callable[[RunSpec], _Found]
-) -> _Found:
-    """What a function finds for a run of a few steps, which accumulate gradients if they can.
-
-    Args:
-        config: of the run.
-        micro_batch: to train it in [examples].
-        function: called with the short run; it calls `check_accumulation` before it trains.
-    """
-    try:
-        return function(short_spec(config, micro_batch))
-    except StepsByHand:
-        return function(short_spec(config, micro_batch, accumulation_steps=1))
-
-
-def short_spec(
-    config: RunConfig, micro_batch: int, *, accumulation_steps: int = _ACCUMULATION_STEPS
-) -> RunSpec:
+def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True) -> RunSpec:
     """One rank's part of a run for a few steps, in micro-batches of a given size.
 
     It has all that takes memory: the data set, accumulated gradients (whether or not this run
@@ -67,7 +34,7 @@ def short_spec(
     whose sizes are the same, since the loss scaler reads values.
     """
     examples = config.data.num_train_examples
-    batch = micro_batch * min(accumulation_steps, examples // micro_batch)
+    batch = micro_batch * min(2 if accumulates else 1, examples // micro_batch)
     wanted = _STEPS_OF_POWERSGD if config.comm_hook.name == "powersgd" else _STEPS
     data: dict[str, Any] = dict(config.resolved["data"])
     comm_hook: dict[str, Any] = dict(config.resolved["comm_hook"])
@@ -105,44 +72,56 @@ def least_micro_batch(bn_span: int) -> int:
     return bn_span * -(-_LEAST_MICRO_BATCH // bn_span)
 
 
-def train_short_run(spec: RunSpec, fit: _Fit) -> dict[str, Any]:
-    """Train the only rank of a short run; its record.
+class _StepsByHand(Exception):
+    """A module that takes its steps by itself was to accumulate gradients."""
+
+
+def train_short_run(
+    config: RunConfig, micro_batch: int, fit: _Fit, *, accumulates: bool = True
+) -> dict[str, Any]:
+    """Train a single rank for a few steps; its record.
 
     Args:
-        spec: of the short run.
+        config: of the run.
+        micro_batch: to train it in [examples].
         fit: called before, or instead of, `Trainer.fit`.
+        accumulates: whether to accumulate gradients, unless the module takes its steps by itself.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        context = RankContext(
-            rank=0,
-            folder=Path(folder),
-            checkpoint=Path(folder, CHECKPOINT),
-            on_epoch=lambda rows: None,
-            fit=fit,
-        )
-        return train(spec, context)
+
+    def check_and_fit(
+        trainer: pl.Trainer, module: pl.LightningModule, loaders: dict[str, Any]
+    ) -> None:
+        if accumulates and not module.automatic_optimization:
+            raise _StepsByHand
+        fit(trainer, module, loaders)
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            context = RankContext(
+                rank=0,
+                folder=Path(folder),
+                checkpoint=Path(folder, CHECKPOINT),
+                on_epoch=lambda rows: None,
+                fit=check_and_fit,
+            )
+            return train(short_spec(config, micro_batch, accumulates=accumulates), context)
+    except _StepsByHand:
+        return train_short_run(config, micro_batch, fit, accumulates=False)
 
 
 def find_error(config: RunConfig) -> str:
     """The error that a few steps and an evaluation end with; empty if they raise none."""
+
+    def limit_evaluation(trainer: pl.Trainer, *_: Any) -> None:
+        trainer.limit_val_batches = 1
+
     if has_exchange(config.comm_hook, 1, reproducible=bool(config.reproducible)):
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     span = config.bn_span if isinstance(config.bn_span, int) else 1
     least = min(least_micro_batch(span), config.data.num_train_examples)
     try:
-        return with_short_run(config, gradient_span(config) or least, _find_failure)
+        record = train_short_run(config, gradient_span(config) or least, limit_evaluation)
     except Exception as error:  # noqa: BLE001  whatever the user's code raises
         traceback.print_exc()
         return describe_error(error)
-
-
-def _find_failure(spec: RunSpec) -> str:
-    def evaluate_a_batch(
-        trainer: pl.Trainer, module: pl.LightningModule, loaders: dict[str, Any]
-    ) -> None:
-        del loaders
-        check_accumulation(trainer, module)
-        trainer.limit_val_batches = 1
-
-    record = train_short_run(spec, evaluate_a_batch)
     return "" if record["outcome"] == "finished" else record["reason"]

@@ -5,7 +5,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from functools import partial
+from itertools import product
 from typing import Any, Self
 
 import pytorch_lightning as pl
@@ -14,12 +14,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightning_modules.memory.short_run import (
-    check_accumulation,
-    least_micro_batch,
-    train_short_run,
-    with_short_run,
-)
+from lightning_modules.memory.short_run import least_micro_batch, train_short_run
 from lightning_modules.process.device import peak_of_process_gib
 from lightning_modules.run_class import do_nothing, run_class
 from sweeper.spec.config import RunConfig
@@ -33,7 +28,7 @@ from sweeper.spec.run_memory import (
     TEMPORARIES,
     MemoryTrace,
 )
-from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.run_spec import run_spec
 from sweeper.upstream.torchs import (
     FakeAnswers,
     TorchDispatchMode,
@@ -41,10 +36,8 @@ from sweeper.upstream.torchs import (
     is_in_backward,
     make_fake,
     tree_leaves,
-    tree_map,
+    tree_map_only,
 )
-
-_GIB = 2**30
 
 
 def memory_trace(config: RunConfig) -> MemoryTrace:
@@ -53,24 +46,24 @@ def memory_trace(config: RunConfig) -> MemoryTrace:
     Two micro-batches are traced, or the single size that a method prescribes.
     """
     torch.set_num_threads(config.threads)
-    spec, why_not = run_spec(config), ""
+    spec, why_not = run_spec(config), "training ended before the traced steps"
     least = least_micro_batch(spec.bn_span)
     sizes = [size for size in (least, 2 * least) if size <= config.data.num_train_examples]
     if gradient_span(config) is not None or config.bn_span == "micro":
         sizes = [spec.split.micro_batch]
     fits: dict[int, _TracedFit] = {}
-    for micro_batch in sizes:
-        for is_fake in (True, False):
-            try:
-                fits[micro_batch] = with_short_run(
-                    config, micro_batch, partial(_trace_steps, is_fake=is_fake)
-                )
-            except Exception as error:  # noqa: BLE001  whatever the module does with fake tensors
-                traceback.print_exc()
-                error_text = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
-                why_not = f"first steps on a CPU raised {error_text}, and those of the run may too"
-            else:
-                break
+    for micro_batch, is_fake in product(sizes, (True, False)):
+        if micro_batch in fits:
+            continue
+        fit = _TracedFit(is_fake=is_fake)
+        try:
+            train_short_run(config, micro_batch, fit)
+        except _LastStepDone:
+            fits[micro_batch] = fit
+        except Exception as error:  # noqa: BLE001  whatever the module does with fake tensors
+            traceback.print_exc()
+            error_text = f"{type(error).__name__}: {error}".splitlines()[0].rstrip(".")
+            why_not = f"first steps on a CPU raised {error_text}, and those of the run may too"
     if not fits:
         return MemoryTrace(why_not=why_not)
     first = next(iter(fits.values()))  # later fits also hold what earlier fits left behind
@@ -81,32 +74,14 @@ def memory_trace(config: RunConfig) -> MemoryTrace:
     )
 
 
-def _trace_steps(spec: RunSpec, *, is_fake: bool) -> "_TracedFit":
-    """A few steps of a run, and what memory they took."""
-    fit = _TracedFit(is_fake=is_fake)
-    try:
-        train_short_run(spec, fit)
-    except _LastStepDone:
-        return fit
-    msg = "training ended before the traced steps"
-    raise RuntimeError(msg)
-
-
 class _LastStepDone(Exception):
     """The last traced step is over."""
 
 
-class _StopAfterLastStep(Callback):
-    """Ends training at an epoch's last micro-batch, when everything has been allocated once."""
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
-        """End training after the epoch's last step."""
-        if trainer.is_last_batch:
-            raise _LastStepDone
-
-
-class _TracedFit:
+class _TracedFit(Callback):
     """Calls `Trainer.fit` on a micro-batch again and again, and counts the memory.
+
+    Training ends at an epoch's last micro-batch, when everything has been allocated once.
 
     Attributes:
         held_gib: what the process held besides its tensors [GiB].
@@ -121,7 +96,6 @@ class _TracedFit:
     def __call__(
         self, trainer: pl.Trainer, module: pl.LightningModule, loaders: dict[str, Any]
     ) -> None:
-        check_accumulation(trainer, module)
         data = loaders.get("datamodule")
         module.configure_model()
         if data:
@@ -131,11 +105,14 @@ class _TracedFit:
         num, batch = len(loader), next(iter(loader))
         tensors = [*module.parameters(), *module.buffers(), *tree_leaves(batch)]
         size = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
-        self.held_gib = peak_of_process_gib() - size / _GIB
+        self.held_gib = peak_of_process_gib() - size / 2**30
         with ExitStack() as modes:
             if self._is_fake:
-                mode = _make_fake(module)
-                batch = _map_tensors(mode.from_tensor, batch)
+                mode = fake_tensor_mode()
+                make_fake(module, mode)
+                for conversion in ("to", "double", "cpu"):  # fake tensors refuse them
+                    run_class(module).wrap(conversion, lambda *_, **__: module)
+                batch = tree_map_only(Tensor, mode.from_tensor, batch)
                 modes.enter_context(mode)
                 modes.enter_context(FakeAnswers())
             self.memory = TensorMemory(module)
@@ -143,15 +120,20 @@ class _TracedFit:
             if data:
                 for name in ("prepare_data", "setup"):  # the data are set up already
                     run_class(data).wrap(name, do_nothing)
-                run_class(data).wrap("train_dataloader", _returning(repeated))
+                run_class(data).wrap("train_dataloader", lambda *_, **__: repeated)
                 loaders = {"datamodule": data}
             else:
                 loaders = {"train_dataloaders": repeated}
             trainer.limit_val_batches = 0
             callbacks: list[Callback] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-            callbacks.append(_StopAfterLastStep())
+            callbacks.append(self)
             modes.enter_context(self.memory)
             trainer.fit(module, **loaders)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any, **__: Any) -> None:
+        """End training after the epoch's last step."""
+        if trainer.is_last_batch:
+            raise _LastStepDone
 
 
 class _RepeatedBatch:
@@ -166,30 +148,7 @@ class _RepeatedBatch:
     def __iter__(self) -> Iterator[Any]:
         self._begin()
         for _ in range(self._num):
-            yield _map_tensors(Tensor.clone, self._batch)
-
-
-def _make_fake(module: pl.LightningModule) -> Any:
-    """Make a module's tensors fake, in place; later conversions of it change nothing."""
-    mode = fake_tensor_mode()
-    make_fake(module, mode)
-    for conversion in ("to", "double", "cpu"):
-        run_class(module).wrap(conversion, _returning(module))
-    return mode
-
-
-def _returning(value: Any) -> Callable[..., Any]:
-    """In place of a method: returns a value, and does nothing."""
-    return lambda *_, **__: value  # pyright: ignore[reportUnknownLambdaType]
-
-
-def _map_tensors(function: Callable[[Tensor], Tensor], batch: Any) -> Any:
-    """A batch with a function applied to each of its tensors."""
-
-    def map_leaf(leaf: Any) -> Any:
-        return function(leaf) if isinstance(leaf, Tensor) else leaf
-
-    return tree_map(map_leaf, batch)
+            yield tree_map_only(Tensor, Tensor.clone, self._batch)
 
 
 class TensorMemory(TorchDispatchMode):
@@ -241,7 +200,9 @@ class TensorMemory(TorchDispatchMode):
     ) -> Any:
         in_backward = is_in_backward()
         if self._was_in_backward and not in_backward:
-            self._find_gradients()
+            for parameter in self._module.parameters():
+                if parameter.grad is not None and parameter.grad.layout == torch.strided:
+                    self._move(id(parameter.grad.untyped_storage()), GRADIENTS)
         self._was_in_backward = in_backward
         outputs = func(*args, **(kwargs or {}))
         is_activation = torch.is_grad_enabled() and not in_backward
@@ -261,7 +222,7 @@ class TensorMemory(TorchDispatchMode):
                 if id(storage) not in self._living:
                     self._living[id(storage)] = (kind, storage.nbytes())
                     self._now[kind] += storage.nbytes()
-                    weakref.finalize(storage, self._drop, id(storage))
+                    weakref.finalize(storage, self._move, id(storage), None)
                     if sum(self._now.values()) >= sum(self.peak.values()):
                         self._record_peak()
 
@@ -270,25 +231,17 @@ class TensorMemory(TorchDispatchMode):
         passing = {ACTIVATIONS, TEMPORARIES}
         self.sizes = Counter(size for kind, size in self._living.values() if kind in passing)
 
-    def _drop(self, storage: int) -> None:
-        kind, size = self._living.pop(storage)
-        self._now[kind] -= size
-
-    def _move(self, storage: int, kind: str) -> None:
-        before, size = self._living[storage]
-        self._living[storage] = (kind, size)
-        self._now[before] -= size
-        self._now[kind] += size
-
     def _keep(self, kinds: set[str]) -> None:
         """What is alive of these classes outlives a step: it is optimizer state."""
         for storage, (kind, _) in list(self._living.items()):
             if kind in kinds:
                 self._move(storage, OPTIMIZER_STATE)
 
-    def _find_gradients(self) -> None:
-        for parameter in self._module.parameters():
-            if parameter.grad is not None and parameter.grad.layout == torch.strided:
-                storage = id(parameter.grad.untyped_storage())
-                if storage in self._living:
-                    self._move(storage, GRADIENTS)
+    def _move(self, storage: int, kind: str | None) -> None:
+        """Count a storage in another class, or in none once it is freed."""
+        if storage in self._living:
+            before, size = self._living.pop(storage)
+            self._now[before] -= size
+            if kind is not None:
+                self._living[storage] = (kind, size)
+                self._now[kind] += size

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sweeper import import_own
-from sweeper.commands.costs import with_predictions
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.sweep import Launch, guard, handle_events, set_aside_and_report
 from sweeper.console.live import LiveTable, live_table
@@ -19,7 +18,6 @@ from sweeper.launch.local.slots import find_device
 from sweeper.planning.budget import check_budget, left_hours, spent_hours
 from sweeper.planning.code_changes import check_code, describe_changes
 from sweeper.planning.plan import Event, Plan, Task, claim_tasks, plan
-from sweeper.planning.seconds import Speeds
 from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
@@ -254,8 +252,7 @@ class Study:
         return [specs[run_id] for run_id in dict.fromkeys(ids)]
 
     def _left_hours(self, runs: Sequence[RunSpec]) -> dict[str, float | None]:
-        known = with_predictions(runs, Speeds(self.ledger, find_device(runs=1)))
-        return {run.run_id: left_hours(run, self.ledger) for run in known}
+        return left_hours(runs, self.ledger, find_device(runs=1))
 
     def _why_over_budget(self, missing: Sequence[RunSpec]) -> str:
         """Why the budget ends the question; empty if it covers the next look."""

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hydra import initialize_config_dir
 from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.costs import account_of, bill
+from sweeper.commands.costs import bill
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import CommandParser, check_config_dir, check_no_question, refuse
@@ -38,11 +39,12 @@ from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.readiness import check_ready, has_data
 from sweeper.launch.local.slots import Machine, inspect_machine
 from sweeper.launch.memory_trace import LONGEST_S, trace_memory
+from sweeper.planning.budget import open_account
 from sweeper.planning.code_changes import describe_changes
 from sweeper.planning.plan import Plan, plan
 from sweeper.planning.seconds import Seconds, Speeds
 from sweeper.spec.outcomes import DONE
-from sweeper.spec.run_memory import DEVICE, total_gib
+from sweeper.spec.run_memory import DEVICE
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import consequence, find_damaged
@@ -95,7 +97,7 @@ def _print_plan(arguments: Sequence[str]) -> int:
         show(planned, lines, text_console())
         say(billed.describe(ledger.results))
     is_sequential = "hydra/sweeper=sequential" in options.overrides
-    _say_refusals(planned, ledger, None if is_sequential else configs[0].get("question"))
+    _say_refusals(planned, ledger, machine, None if is_sequential else configs[0].get("question"))
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):
         _say_missing(planned, machine)
     return DONE
@@ -106,27 +108,25 @@ def _seconds(
 ) -> Mapping[str, Seconds | None]:
     """The predicted time of runs by run id; None if not known."""
     speeds = Speeds(ledger, machine.device)
-    return {spec.run_id: speeds.of(spec) for spec in specs}
+    return {spec.run_id: speeds.predict(spec) for spec in specs}
 
 
 def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:
     """Time runs by training their beginnings; announced first, as it prints nothing meanwhile."""
     from sweeper.launch.local.time_probe import probe_times
 
-    note(
-        f"Training the first steps of one run of each kind ({several(len(specs), 'run')} in all)..."
-    )
+    note(f"Training the first steps of a run of each kind ({several(len(specs), 'run')} in all)...")
     for text in probe_times(specs, ledger.results, machine):
         note(text)
 
 
-def _say_refusals(planned: Plan, ledger: Ledger, question: str | None) -> None:
+def _say_refusals(planned: Plan, ledger: Ledger, machine: Machine, question: str | None) -> None:
     """Name damaged files, and say if a sweep would be refused for its budget or its question."""
     for path in find_damaged(ledger.results):
         note(consequence(path))
     try:
         check_no_question(question)
-        account_of(planned, ledger)
+        open_account(planned, ledger, machine.device)
     except ValueError as error:
         note(f"A sweep would be refused: {error}")
 
@@ -186,7 +186,7 @@ def _kind_line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
     return {
         **planned_columns(spec),
         **(seconds.predicted.columns if seconds else {}),
-        "predicted_parts_s": seconds.parts if seconds else None,
+        "predicted_parts_s": asdict(seconds) if seconds else None,
         "micro_batch_from": planned.fits[spec.run_id].source,
         "predicted_memory_classes_gib": dict(planned.fits[spec.run_id].classes) or None,
         "batches": [
@@ -313,7 +313,7 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
     """
     specs = planned.specs if is_asked else planned.without_result
     lacking = [spec for spec in specs if not planned.fits[spec.run_id].classes]
-    unknown = memory.distinct_kinds(lacking)
+    unknown = list({memory.key(spec): spec for spec in lacking}.values())
     if not is_asked:
         unknown = [spec for spec in unknown if not memory.is_traced(spec) and has_data(spec.config)]
     if not unknown:
@@ -345,7 +345,7 @@ def describe_memory(spec: RunSpec, fit: Fit) -> str:
     return (
         f"Memory of {planned_columns(spec)['model']}, {spec.config.optimizer.name}, "
         f"{spec.config.precision}, micro-batch {spec.split.micro_batch}: "
-        f"{_gib_text(total_gib(fit.classes))} ({', '.join(parts)})."
+        f"{_gib_text(sum(fit.classes.values()))} ({', '.join(parts)})."
     )
 
 

@@ -5,8 +5,9 @@ import io
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
 from itertools import pairwise
@@ -18,7 +19,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.costs import Predictions, account_of, with_prediction
 from sweeper.commands.overrides import CONFIG_NAME, parse, plain_config, with_own_classes
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import (
@@ -32,7 +32,8 @@ from sweeper.commands.refusals import (
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.printing import describe_os_error, note
 from sweeper.launch.fork_server import TRAINER_PREFIX
-from sweeper.planning.budget import Account
+from sweeper.launch.local.slots import find_device
+from sweeper.planning.budget import Account, open_account
 from sweeper.planning.code_changes import describe_changes
 from sweeper.planning.plan import (
     Event,
@@ -44,6 +45,7 @@ from sweeper.planning.plan import (
     order_by_information,
     plan,
 )
+from sweeper.planning.seconds import Speeds
 from sweeper.spec.outcomes import DONE, INTERRUPTED, RUN_FAILED
 from sweeper.spec.sentences import several
 from sweeper.store.damaged import set_aside_damaged
@@ -152,19 +154,18 @@ def run_sweep(
     check_no_question(settings.get("question"))
     ledger = Ledger.from_setting(settings.get("results"))
     planned = plan(add_facts(configs, ledger.results), ledger)
-    account = account_of(planned, ledger) if settings.get("budget") else None
+    device = find_device(runs=1)
+    account = open_account(planned, ledger, device) if settings.get("budget") else None
     set_aside_and_report(ledger)
     ledger.prepare()
     options = {name: settings.get(name) for name in ("retry", "rerun", "code")}
-    predictions = Predictions(ledger)
-    tasks = [*_add_predictions(claim_tasks(planned, ledger, **options), predictions)]
+    if tasks := claim_tasks(planned, ledger, **options):
+        tasks = _add_predictions(tasks, Speeds(ledger, device))
     if settings.get("order") == "information" and len(tasks) > 1:
         tasks = order_by_information(tasks)
     with live_table(planned.specs, ledger) as table:
         _introduce(planned, tasks, table, settings.get("code"))
-        offered = LazyTasks(tasks, _add_predictions(tasks, predictions))
-        if account:
-            offered = LazyTasks(tasks, filter(account.fits, tasks))
+        offered = LazyTasks(tasks, filter(account.fits, tasks) if account else tasks)
         return guard(lambda: _follow(offered, launch, ledger, table, account), table, ledger)
 
 
@@ -177,11 +178,14 @@ def set_aside_and_report(ledger: Ledger) -> None:
         note(f"Warning: {text} Its runs are trained again.")
 
 
-def _add_predictions(tasks: Iterable[Task], predictions: Predictions) -> Iterator[Task]:
-    """The tasks, each with the prediction that is available when it is taken."""
+def _add_predictions(tasks: Iterable[Task], speeds: Speeds) -> list[Task]:
+    """The tasks with their runs' predicted times, where known, which rows will record."""
+    found: list[Task] = []
     for task in tasks:
-        speeds = predictions.known()
-        yield with_prediction(task, speeds) if speeds else task
+        seconds = speeds.predict(task.spec)
+        spec = task.spec.with_facts(predicted=seconds.predicted) if seconds else task.spec
+        found.append(replace(task, spec=spec))
+    return found
 
 
 def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:

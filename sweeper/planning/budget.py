@@ -5,29 +5,19 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 
 from sweeper.planning.plan import Event, Plan, Task, is_settled
+from sweeper.planning.seconds import Speeds
 from sweeper.spec.config import RunConfig
+from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
 
 _ROUNDING = 1e-9
-
-
-def unsettled_runs(
-    planned: Plan, *, retry: str | None, rerun: str | None, code: str | None = None
-) -> list[RunSpec]:
-    """The runs that `tasks` would start, judging by the rows alone; changes nothing."""
-    again = {*planned.changes} if code == "rerun" else set[str]()
-    settled = {
-        run_id
-        for run_id, row in planned.ended.items()
-        if run_id not in planned.early and is_settled(row.outcome, retry)
-    }
-    return [s for s in planned.specs if rerun or s.run_id in again or s.run_id not in settled]
 
 
 def spent_hours(specs: Sequence[RunSpec], ledger: Ledger) -> float:
@@ -51,16 +41,19 @@ def _attempt_hours(folder: Path) -> float:
         return 0.0
 
 
-def left_hours(spec: RunSpec, ledger: Ledger, *, from_scratch: bool = False) -> float | None:
-    """Predicted remaining time of a run; None if its time is not known [device-hours]."""
-    if spec.facts.predicted is None:
-        return None
-    hours = spec.facts.predicted.s * spec.split.world_size / 3600
-    last = 0 if from_scratch else ledger.last_attempt(spec.run_id)
-    attempt = Attempt.load(ledger, spec.run_id, last) if last else None
-    if attempt is None or not attempt.checkpoint.exists():
-        return hours
-    return hours * max(0.0, 1 - attempt.steps() / spec.total_steps)
+def left_hours(specs: Sequence[RunSpec], ledger: Ledger, device: Device) -> dict[str, float | None]:
+    """Predicted remaining time by run id; None if a run's time is not known [device-hours]."""
+    speeds, found = Speeds(ledger, device), dict[str, float | None]()
+    for spec in specs:
+        if (seconds := speeds.predict(spec)) is None:
+            found[spec.run_id] = None
+            continue
+        last = 0 if spec.config.rerun else ledger.last_attempt(spec.run_id)
+        attempt = Attempt.load(ledger, spec.run_id, last) if last else None
+        is_resumed = attempt is not None and attempt.checkpoint.exists()
+        left = max(0.0, 1 - attempt.steps() / spec.total_steps) if attempt and is_resumed else 1.0
+        found[spec.run_id] = left * seconds.total * spec.split.world_size / 3600
+    return found
 
 
 def check_budget(
@@ -75,7 +68,7 @@ def check_budget(
         spent: time spent by attempts so far [device-hours].
 
     Raises:
-        ValueError: if a run's time is unknown, or with the largest part that the budget covers.
+        ValueError: if a run's time is unknown, or with the number of seeds that the budget covers.
     """
     allowed = config.budget
     if allowed is None:
@@ -88,67 +81,22 @@ def check_budget(
             f"in {config.results}. `sweeper plan --probe` with the same overrides measures it."
         )
         raise ValueError(msg)
-    total = sum(known.values())
+    total, by_seed = sum(known.values()), defaultdict[int, float](float)
     if spent + total <= allowed * (1 + _ROUNDING):
         return
-    part = _largest_part(runs, known, allowed - spent)
+    for spec in runs:
+        by_seed[spec.config.seed] += known[spec.run_id]
+    costs = zip(by_seed, accumulate(by_seed.values()), strict=True)
+    fitting = ",".join(f"{seed}" for seed, cost in costs if cost <= allowed - spent)
+    first = next(iter(by_seed))
+    none_fits = f"seed={first} alone needs {by_seed[first]:.3g}: allow more, or give fewer values."
     msg = (
         f"budget must cover the grid; got budget={config.budget} device-hours, with "
         f"{spent:.3g} spent by earlier attempts and {total:.3g} to come for "
         f"{several(len(runs), 'run')}. "
-        f"{f'The largest part that fits: {part}.' if part else 'No part of it fits.'}"
+        f"{f'The largest part that fits: seed={fitting}.' if fitting else none_fits}"
     )
     raise ValueError(msg)
-
-
-def _largest_part(runs: Sequence[RunSpec], hours: Mapping[str, float], left: float) -> str:
-    """Overrides that fit: as many seeds as possible, else one seed with some values of one key."""
-    words = {spec.run_id: {k: text for k, (text, _) in spec.words.items()} for spec in runs}
-    by_seed = _costs(words, hours, "seed")
-    seeds = list(by_seed)
-    for number in range(len(seeds) - 1, 0, -1):
-        if sum(by_seed[seed] for seed in seeds[:number]) <= left:
-            return _override("seed", seeds[:number])
-    first = {run_id: texts for run_id, texts in words.items() if texts["seed"] == seeds[0]}
-    best, most = "", 0
-    for key in dict.fromkeys(key for texts in first.values() for key in texts):
-        kept, cost = set[str](), 0.0
-        costs = _costs(first, hours, key)
-        for value in sorted(costs, key=lambda value: costs[value]):
-            if (cost := cost + costs[value]) <= left:
-                kept.add(value)
-        runs_kept = sum(texts.get(key, "") in kept for texts in first.values())
-        if len(costs) > 1 and runs_kept > most:
-            best, most = _override(key, [value for value in costs if value in kept]), runs_kept
-    return f"{_override('seed', seeds[:1])} {best}" if best else ""
-
-
-def _costs(
-    words: Mapping[str, Mapping[str, str]], hours: Mapping[str, float], key: str
-) -> dict[str, float]:
-    """Cost of the runs at each value of a key [device-hours]."""
-    costs: dict[str, float] = defaultdict(float)
-    for run_id, texts in words.items():
-        costs[texts.get(key, "")] += hours[run_id]
-    return costs
-
-
-def _override(key: str, values: Sequence[str]) -> str:
-    return f"{key}={','.join(values)}"
-
-
-@dataclass(slots=True)
-class _Started:
-    hours: float
-    ranks: int
-    at: float | None = None
-
-    @property
-    def cost(self) -> float:
-        """The predicted time, or the time since it began if that is longer [device-hours]."""
-        if self.at is None:
-            return self.hours
-        return max(self.hours, (time.monotonic() - self.at) * self.ranks / 3600)
 
 
 @dataclass(slots=True)
@@ -165,32 +113,41 @@ class Account:
     hours: Mapping[str, float | None]
     left_out: list[Task] = field(default_factory=list[Task])
     _ended_hours: float = 0.0
-    _started: dict[str, _Started] = field(default_factory=dict[str, _Started])
+    _ranks: dict[str, int] = field(default_factory=dict[str, int])  # of started runs
+    _began_at: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def spent(self) -> float:
         """Spent by ended runs, plus the expected total of those started [device-hours]."""
-        return self._ended_hours + sum(run.cost for run in self._started.values())
+        started = (
+            max(self.hours.get(run_id) or 0.0, self._hours_since_begin(run_id))
+            for run_id in self._ranks
+        )
+        return self._ended_hours + sum(started)
 
     def fits(self, task: Task) -> bool:
         """Whether a task may start; if so its time is reserved, otherwise it is left out."""
-        hours, spec = self.hours.get(task.spec.run_id) or 0.0, task.spec
-        if self.spent + hours > self.left * (1 + _ROUNDING):
+        spec = task.spec
+        if self.spent + (self.hours.get(spec.run_id) or 0.0) > self.left * (1 + _ROUNDING):
             self.left_out.append(task)
             return False
-        self._started[spec.run_id] = _Started(hours, spec.split.world_size)
+        self._ranks[spec.run_id] = spec.split.world_size
         return True
 
     def handle(self, event: Event) -> None:
         """Account for the attempts that began and ended."""
         for attempt in event.began:
-            spec = attempt.spec
-            again = _Started(self.hours.get(spec.run_id) or 0.0, spec.split.world_size)
-            self._started.setdefault(spec.run_id, again).at = time.monotonic()
+            self._ranks[attempt.spec.run_id] = attempt.spec.split.world_size
+            self._began_at[attempt.spec.run_id] = time.monotonic()
         for run_id in event.ended:
-            run = self._started.pop(run_id, None)
-            if run and run.at is not None:
-                self._ended_hours += (time.monotonic() - run.at) * run.ranks / 3600
+            self._ended_hours += self._hours_since_begin(run_id)
+            self._ranks.pop(run_id, None)
+            self._began_at.pop(run_id, None)
+
+    def _hours_since_begin(self, run_id: str) -> float:
+        if run_id not in self._began_at:
+            return 0.0
+        return (time.monotonic() - self._began_at[run_id]) * self._ranks[run_id] / 3600
 
     def describe_left_out(self, budget: object) -> str | None:
         """A sentence on the runs that were left out; None if none were."""
@@ -202,3 +159,27 @@ class Account:
             f"{self.left_out[0].spec.point}, as budget={budget} would be exceeded: this sweep has "
             f"used {self.spent:.3g} of {max(0.0, self.left):.3g} device-hours."
         )
+
+
+def open_account(planned: Plan, ledger: Ledger, device: Device) -> Account | None:
+    """The account of what a sweep may spend, which covers all its runs; None without a budget.
+
+    Raises:
+        ValueError: if the budget does not cover them, or their time is not known.
+    """
+    config = planned.specs[0].config
+    if config.budget is None:
+        return None
+    again = planned.changes.keys() if config.code == "rerun" else ()
+    runs = [
+        spec
+        for spec in planned.specs
+        if config.rerun
+        or spec.run_id in again
+        or spec.run_id in planned.early
+        or (row := planned.ended.get(spec.run_id)) is None
+        or not is_settled(row.outcome, config.retry)
+    ]
+    hours, spent = left_hours(runs, ledger, device), spent_hours(planned.specs, ledger)
+    check_budget(config, hours, runs, spent=spent)
+    return Account(left=config.budget - spent, hours=hours)

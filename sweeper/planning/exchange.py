@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from sweeper.spec.config import AllReduce, Hierarchical, PostLocalSGD, PowerSGD, RunConfig
 from sweeper.spec.hardware import Hardware
 
 Algorithm = Literal["ring", "tree", "hierarchical"]
@@ -129,28 +128,3 @@ def exchange(
     for ready, time in zip(accumulate(sizes), times, strict=True):
         ended = max(ended, backward_s * ready / num_bytes) + time
     return Exchange(total_s=sum(times), exposed_s=max(0.0, ended - backward_s))
-
-
-def exposed_s(config: RunConfig, num_parameters: int, micro_s: float) -> float:
-    """The part of a step's exchange that the backward pass does not hide [seconds].
-
-    0 if it is not known: without `hardware`, and with methods that exchange gradients differently.
-
-    Args:
-        config: of the run.
-        num_parameters: trainable parameters [count].
-        micro_s: time of a micro-batch, forward and backward [seconds].
-    """
-    hook, hardware = config.comm_hook, config.hardware
-    if hardware is None or config.reproducible or isinstance(hook, PostLocalSGD | PowerSGD):
-        return 0.0
-    element_bytes = 8 if config.precision == "64-true" else 4
-    if hook.name in ("bf16", "fp16"):  # these hooks compress what is sent
-        element_bytes = 2
-    algorithm: Algorithm | None = hook.nccl_algo if isinstance(hook, AllReduce) else None
-    if isinstance(hook, Hierarchical):
-        algorithm = "hierarchical"
-    places = Places(config.world_size, config.devices)
-    backward_s = BACKWARD_SHARE * micro_s
-    num_bytes = num_parameters * element_bytes
-    return exchange(num_bytes, backward_s, places, hardware, algorithm).exposed_s

@@ -5,12 +5,12 @@ Pure: no clock, no disk, no cluster.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from sweeper.spec.config import Incidental, RunConfig
+from sweeper.spec.config import Incidental
 from sweeper.spec.identity import INCIDENTAL
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE = "parameters", "gradients", "optimizer_state"
@@ -36,10 +36,8 @@ _WITHOUT_MEMORY = frozenset(
         "warmup_workers",
     }
 )
-#: Keys that, except for those of the layout, do not change what a micro-batch takes.
-WITHOUT_WORK = _WITHOUT_MEMORY | frozenset(Incidental.model_fields)
-#: Incidental keys that do change memory.
-LAYOUT = ("devices", "num_nodes", "threads")
+#: Incidental keys that do affect it.
+_LAYOUT = ("devices", "num_nodes", "threads")
 #: Groups whose numbers may be sizes; of floats elsewhere, only whether they are zero matters.
 _SIZED = frozenset({"data", "model"})
 
@@ -65,42 +63,38 @@ class Device:
     memory_gib: float | None = None
     runs: int = 1
 
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU."""
+        return self.kind != "cpu"
+
 
 #: The CPU of any machine.
 CPU = Device()
 
 
-def memory_part(config: RunConfig, device: Device) -> dict[str, Any]:
-    """The part of a config and a device that can change the memory of a micro-batch.
+def cost_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in a resolved config that change the memory or time of a micro-batch.
 
-    Two runs with the same part may share measurements; the batch is not included, because
-    accumulation costs no memory.
-
-    Args:
-        config: of a run.
-        device: what the run trains on.
+    The batch is not among them, since accumulation takes no memory.
     """
-    return {**work_part(config.resolved), "device": asdict(device)}
-
-
-def work_part(resolved: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a resolved config that can change what a micro-batch of a given size takes."""
+    unrelated = _WITHOUT_MEMORY | Incidental.model_fields.keys()
     changing = {
-        key: _sizes(key, value)
+        key: _reduce_value(key, value)
         for key, value in resolved.items()
-        if key not in WITHOUT_WORK and value not in (None, False)
+        if key not in unrelated and value not in (None, False)
     }
-    return {**changing, **{key: resolved[key] for key in LAYOUT}}
+    return {**changing, **{key: resolved[key] for key in _LAYOUT}}
 
 
-def _sizes(key: str, value: Any) -> Any:
+def _reduce_value(key: str, value: Any) -> Any:
     """A config value, reduced to what memory depends on."""
     if isinstance(value, Mapping):
         incidental = INCIDENTAL.get(key, frozenset()) - {"num_workers"}
         kept = {k: v for k, v in value.items() if k not in incidental}
-        return kept if key in _SIZED else {k: _sizes(k, v) for k, v in kept.items()}
+        return kept if key in _SIZED else {k: _reduce_value(k, v) for k, v in kept.items()}
     if isinstance(value, list | tuple):
-        return [_sizes(key, item) for item in value]
+        return [_reduce_value(key, item) for item in value]
     return bool(value) if isinstance(value, float) else value
 
 
@@ -121,39 +115,28 @@ class MemoryTrace(BaseModel):
     held_gib: float = 0.0
     why_not: str = ""
 
-    def classes_at(self, micro_batch: int) -> dict[str, float] | None:
-        """Memory of each class at a micro-batch, on the line through the two traced sizes [GiB].
+    def classes_at(self, micro_batch: int, *, on_gpu: bool) -> dict[str, float]:
+        """Memory of each class and of `DEVICE` at a micro-batch; empty if not known [GiB].
 
-        If only the smaller was traced, activations and temporaries grow with the micro-batch.
+        It lies on the line through the two traced sizes. If only the smaller was traced,
+        activations and temporaries grow in proportion. On a GPU, `DEVICE` is 0: not known. On a
+        CPU it has the blocks that the C library keeps, and a checkpoint, which is serialized in
+        memory once activations are freed: it adds what exceeds the part of them that was returned
+        to the system.
         """
         if not self.classes:
-            return None
+            return {}
         (first, small), *others = sorted(self.classes.items())
-        if others:
-            last, large = others[-1]
-            share = (micro_batch - first) / (last - first)
-            found = {k: small[k] + share * (large[k] - small[k]) for k in CLASSES}
-        else:
-            growing = {ACTIVATIONS, TEMPORARIES}
-            found = {k: small[k] * (micro_batch / first if k in growing else 1) for k in CLASSES}
-        return {name: max(0.0, size) / _GIB for name, size in found.items()}
-
-    def other_gib(self, micro_batch: int) -> float:
-        """The most that a process on a CPU holds in addition to its tensors [GiB].
-
-        A checkpoint is serialized in memory once activations are freed; it adds only what exceeds
-        the part of them that the C library returned to the system.
-        """
-        if (found := self.classes_at(micro_batch)) is None:
-            return self.held_gib
-        share = micro_batch / min(self.classes)
-        sizes = (size * share * n for size, n in self.sizes.items() if size * share < _KEPT_BELOW)
-        small = sum(sizes) / _GIB
-        back = found[ACTIVATIONS] + found[TEMPORARIES] - _STAYING_PART * small
-        checkpoint = max(0.0, found[PARAMETERS] + found[OPTIMIZER_STATE] - back)
-        return self.held_gib + _CODE_GIB + _KEPT_PART * small + checkpoint
-
-
-def total_gib(classes: Mapping[str, float]) -> float:
-    """All classes together [GiB]."""
-    return sum(classes.values())
+        growth = dict.fromkeys(CLASSES, 1) | {ACTIVATIONS: 2, TEMPORARIES: 2}
+        doubled = 2 * first, {name: small[name] * growth[name] for name in CLASSES}
+        last, large = others[-1] if others else doubled
+        share = (micro_batch - first) / (last - first)
+        found = {k: max(0.0, small[k] + share * (large[k] - small[k])) / _GIB for k in CLASSES}
+        if on_gpu:
+            return {**found, DEVICE: 0.0}
+        sizes = {size * micro_batch / first: number for size, number in self.sizes.items()}
+        kept_gib = sum(size * n for size, n in sizes.items() if size < _KEPT_BELOW) / _GIB
+        returned_gib = found[ACTIVATIONS] + found[TEMPORARIES] - _STAYING_PART * kept_gib
+        saved_gib = found[PARAMETERS] + found[OPTIMIZER_STATE]
+        device_gib = self.held_gib + _CODE_GIB + _KEPT_PART * kept_gib
+        return {**found, DEVICE: device_gib + max(0.0, saved_gib - returned_gib)}

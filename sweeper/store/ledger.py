@@ -131,19 +131,6 @@ class Ledger:
         logged = {row["epoch"]: row["value"] for row in self._read_logged({run_id}, [name])}
         return [{"epoch": row["epoch"], name: logged.get(row["epoch"])} for row in rows]
 
-    def elapsed(self, run_ids: Collection[str]) -> dict[str, float]:
-        """By run id, time of training and validation until its current curve ends [seconds]."""
-        from sweeper.store.table_files import read_rows  # pyarrow: 0.2 s
-
-        paths = self._curves.glob("*.parquet") if run_ids else ()
-        ours = [p for p in paths if p.name.partition("-")[0] in {*run_ids, _COMPACT}]
-        latest: dict[str, tuple[int, float]] = {}
-        for row in (row for p in ours for row in read_rows(p, ["run_id", "attempt", "elapsed_s"])):
-            run_id, attempt, elapsed_s = row.values()
-            if run_id in run_ids and elapsed_s is not None:
-                latest[run_id] = max(latest.get(run_id, (0, 0.0)), (attempt, elapsed_s))
-        return {run_id: elapsed_s for run_id, (_, elapsed_s) in latest.items()}
-
     def _read_logged(self, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
         """Values that the modules of these runs logged under these names, by epoch."""
         from sweeper.store.table_files import read_logged  # pyarrow: 0.2 s

@@ -3,7 +3,7 @@
     results/memory/<key>/about.json         what the key stands for, for people
     results/memory/<key>/trace.json         the memory by class, as predicted by a trace
     results/memory/<key>/<micro>-took.json  the peak of a run with this micro-batch
-    results/memory/<key>/<micro>-over.json  that a run exceeded its memory; takes precedence
+    results/memory/<key>/<micro>-over.json  that a run ran out of memory with it; takes precedence
 
 Files are published by rename, so that concurrent sweeps lose nothing. A file that cannot be read
 counts as missing.
@@ -11,8 +11,9 @@ counts as missing.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -24,12 +25,12 @@ from sweeper.spec.config import RunConfig
 from sweeper.spec.identity import targets
 from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_memory import CPU, DEVICE, Device, MemoryTrace, memory_part, total_gib
+from sweeper.spec.run_memory import CPU, DEVICE, Device, MemoryTrace, cost_settings
 from sweeper.spec.run_spec import RunSpec, with_micro_batch
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt
 from sweeper.store.own_code import code_hash, own_code
-from sweeper.store.publish import publish_json, publish_text, read_mapping, skip_if_forbidden
+from sweeper.store.publish import publish_json, read_mapping, skip_if_forbidden
 
 #: Fraction of a limit that a prediction may reach: equal runs were seen to differ (docs/batch.md).
 _PART_OF_LIMIT = 0.95
@@ -59,68 +60,59 @@ class KindMemory:
     """What is stored of the memory of a kind of run.
 
     Attributes:
+        about: what its memory depends on.
         trace: of a few steps; None if there was none.
-        took: measured peaks by micro-batch [GiB].
-        over: by micro-batch, the limit that a run exceeded; None for that of its device [GiB].
-        run_ids: the runs whose peak is stored.
-        on_gpu: whether it trains on a GPU.
+        peaks_gib: measured peaks by micro-batch [GiB].
+        over: micro-batches with which a run ran out of memory.
     """
 
-    trace: MemoryTrace | None
-    took: Mapping[int, float]
-    over: Mapping[int, float | None]
-    run_ids: frozenset[str]
-    on_gpu: bool
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    trace: MemoryTrace | None = None
+    peaks_gib: Mapping[int, float] = field(default_factory=dict[int, float])
+    over: frozenset[int] = frozenset()
 
     @classmethod
-    def read(cls, folder: Path, *, on_gpu: bool) -> "KindMemory":
-        """Read the folder of a kind of run; files that are damaged count as missing."""
-        values: dict[str, dict[int, Any]] = {"took": {}, "over": {}}
-        run_ids: set[str] = set()
-        for word, key in (("took", "peak_gib"), ("over", "limit_gib")):
-            for path in folder.glob(f"*-{word}.json"):
-                content, micro_batch = read_mapping(path), path.stem.partition("-")[0]
-                value = content.get(key, "")
-                is_value = isinstance(value, float | int) or (word, value) == ("over", None)
-                if micro_batch.isdecimal() and is_value:
-                    values[word][int(micro_batch)] = value
-                    run_ids |= {str(content.get("run_id"))} if word == "took" else set()
-        return cls(trace=_read_trace(folder), run_ids=frozenset(run_ids), on_gpu=on_gpu, **values)
+    def read(cls, folder: Path) -> "KindMemory":
+        """Read the folder of a kind of run."""
+        about, trace = read_mapping(folder / "about.json"), None
+        with suppress(OSError, ValueError):
+            trace = MemoryTrace.model_validate_json((folder / "trace.json").read_bytes())
+        peaks_gib, over = dict[int, float](), set[int]()
+        for path in folder.glob("*-*.json"):
+            content, (micro_batch, _, word) = read_mapping(path), path.stem.partition("-")
+            peak_gib = content.get("peak_gib")
+            if not micro_batch.isdecimal():
+                continue
+            if word == "took" and isinstance(peak_gib, float | int):
+                peaks_gib[int(micro_batch)] = peak_gib
+            elif word == "over" and content and content.get("limit_gib") is None:
+                over.add(int(micro_batch))
+        return cls(about=about, trace=trace, peaks_gib=peaks_gib, over=frozenset(over))
 
     def classes(self, micro_batch: int) -> dict[str, float]:
         """The predicted memory of each class [GiB]; empty if it is not known.
 
-        What runs took corrects `DEVICE`: by the median of measured minus predicted peaks.
+        Measured peaks correct `DEVICE`: by the median of measured minus predicted memory.
         """
-        if self.trace is None or (classes := self.trace.classes_at(micro_batch)) is None:
+        if self.trace is None:
             return {}
-        other_gib = 0.0 if self.on_gpu else self.trace.other_gib(micro_batch)
-        errors_gib = [
-            peak_gib
-            - total_gib(self.trace.classes_at(measured) or {})
-            - (0.0 if self.on_gpu else self.trace.other_gib(measured))
-            for measured, peak_gib in self.took.items()
-        ]
-        return {**classes, DEVICE: max(0.0, other_gib + (median(errors_gib or [0.0])))}
+        device: Any = self.about.get("device")
+        on_gpu = isinstance(device, Mapping) and device.get("kind") != CPU.kind
+        if classes := self.trace.classes_at(micro_batch, on_gpu=on_gpu):
+            errors_gib = [
+                peak_gib - sum(self.trace.classes_at(measured, on_gpu=on_gpu).values())
+                for measured, peak_gib in self.peaks_gib.items()
+            ]
+            classes[DEVICE] = max(0.0, classes[DEVICE] + median(errors_gib or [0.0]))
+        return classes
 
-    def fails(self, micro_batch: int, allowed_gib: float) -> bool:
+    def exceeds(self, micro_batch: int, allowed_gib: float) -> bool:
         """Whether a micro-batch is known, or otherwise predicted, to need more than is allowed."""
-        for failed, limit_gib in self.over.items():
-            if failed <= micro_batch and (limit_gib is None or allowed_gib <= limit_gib):
-                return True
-        if micro_batch in self.took:
-            return self.took[micro_batch] > allowed_gib
-        return total_gib(self.classes(micro_batch)) > allowed_gib * _PART_OF_LIMIT
-
-
-def traced_kinds(results: Path) -> Iterator[KindMemory]:
-    """The kinds of run whose memory was traced, with the runs of each that were trained."""
-    for path in sorted((results / "memory").glob("*/about.json")):
-        device = read_mapping(path).get("device")
-        if isinstance(device, Mapping):
-            kind = KindMemory.read(path.parent, on_gpu=device.get("kind") != CPU.kind)
-            if kind.trace is not None and kind.trace.classes:
-                yield kind
+        if any(failed <= micro_batch for failed in self.over):
+            return True
+        if micro_batch in self.peaks_gib:
+            return self.peaks_gib[micro_batch] > allowed_gib
+        return sum(self.classes(micro_batch).values()) > allowed_gib * _PART_OF_LIMIT
 
 
 class MemoryCache:
@@ -129,7 +121,7 @@ class MemoryCache:
     def __init__(self, results: Path, device: Device) -> None:
         self._folder, self._device = results / "memory", device
         self._versions = {name: version(name) for name in ("torch", "pytorch-lightning")}
-        self._hash_code = cache(_hash_code)
+        self._read_code = cache(own_code)
 
     def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
         """What is known of each run, by run id."""
@@ -137,10 +129,9 @@ class MemoryCache:
         read_kind = cache(KindMemory.read)  # files stay for this call
         found: dict[str, Fit] = {}
         for spec in specs:
-            kind = None
+            kind = KindMemory()
             if has_files:
-                folder = self._folder / self.key(spec)
-                kind = read_kind(folder, on_gpu=self._is_on_gpu(spec.config))
+                kind = read_kind(self._folder / self.key(spec))
             found[spec.run_id] = self._fit(spec, kind)
         return found
 
@@ -148,17 +139,9 @@ class MemoryCache:
         """What is known of a run: its micro-batch, and its predicted memory."""
         return self.fits([spec])[spec.run_id]
 
-    def distinct_kinds(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
-        """A run of each kind."""
-        return list({self.key(spec): spec for spec in specs}.values())
-
     def is_traced(self, spec: RunSpec) -> bool:
         """Whether the memory of this kind of run was traced."""
-        return _read_trace(self._folder / self.key(spec)) is not None
-
-    def is_chosen(self, spec: RunSpec) -> bool:
-        """Whether the micro-batch is chosen automatically and must fit into a known memory."""
-        return spec.config.micro_batch == "auto" and self.allowed_gib(spec) is not None
+        return KindMemory.read(self._folder / self.key(spec)).trace is not None
 
     def allowed_gib(self, spec: RunSpec) -> float | None:
         """Memory that limits a run's micro-batch; None if nothing does, or it is not free [GiB]."""
@@ -166,7 +149,7 @@ class MemoryCache:
         if takes_micro_batches_whole(config):
             return None
         limits = [] if config.memory_limit_gib is None else [config.memory_limit_gib]
-        if self._is_on_gpu(config) and device.memory_gib is not None:
+        if device.memory_gib is not None:
             limits.append(max(0.0, device.memory_gib / device.runs - _GPU_RESERVE_GIB))
         return min(limits, default=None)
 
@@ -177,58 +160,43 @@ class MemoryCache:
 
     def record_trace(self, spec: RunSpec, trace: MemoryTrace) -> None:
         """Store the memory trace of this kind of run."""
-        self._publish(spec, "trace.json", trace.model_dump_json())
+        self._publish(spec, "trace.json", trace.model_dump())
 
-    def learn(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Store what a run took and whether that was too much, so that no other run repeats it."""
-        spec = attempt.spec
-        limit, peak = spec.config.memory_limit_gib, attempt.record().get("peak_memory_gib")
+    def record_end(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Store what a run took or that it was too much, so that no other run repeats it."""
+        peak_gib = attempt.record().get("peak_memory_gib")
         if outcome == Outcome.OUT_OF_MEMORY:
-            self.record_over(spec, limit_gib=None, why="a run ran out of memory")
-        elif outcome == Outcome.FINISHED and peak:
-            self.record_took(spec, peak)
-            if limit is not None and peak > limit:
-                self.record_over(spec, limit_gib=limit, why=f"a run took {peak:.3f} GiB")
+            self.record_over(attempt.spec)
+        elif outcome == Outcome.FINISHED and peak_gib:
+            self.record_peak(attempt.spec, peak_gib)
 
-    def record_took(self, spec: RunSpec, peak_gib: float) -> None:
+    def record_peak(self, spec: RunSpec, peak_gib: float) -> None:
         """Store the peak memory of a run [GiB]."""
-        text = json.dumps({"peak_gib": peak_gib, "run_id": spec.run_id}, indent=1)
-        self._publish(spec, f"{spec.split.micro_batch}-took.json", text)
+        content = {"peak_gib": peak_gib, "run_id": spec.run_id}
+        self._publish(spec, f"{spec.split.micro_batch}-took.json", content)
 
-    def record_over(self, spec: RunSpec, *, limit_gib: float | None, why: str) -> None:
-        """Store that a run exceeded this limit, or with None, the memory of its device [GiB]."""
-        content = {"limit_gib": limit_gib, "why": why, "run_id": spec.run_id}
-        self._publish(spec, f"{spec.split.micro_batch}-over.json", json.dumps(content, indent=1))
+    def record_over(self, spec: RunSpec) -> None:
+        """Store that a run ran out of memory."""
+        self._publish(spec, f"{spec.split.micro_batch}-over.json", {"run_id": spec.run_id})
 
-    def describe(self, spec: RunSpec) -> str:
-        """Text that describes the memory that a run must fit into."""
-        limit = spec.config.memory_limit_gib
-        stated = f"memory_limit_gib={limit:g}" if limit is not None else ""
-        if not self._is_on_gpu(spec.config):
-            return stated
-        device = self._device_for(spec.config)
-        size = f" ({device.memory_gib:.3g} GiB)" if device.memory_gib else ""
-        shared = f", shared by {device.runs} runs" if device.runs > 1 else ""
-        gpu = f"the memory of {device.kind}{size}{shared}"
-        return f"{stated} and {gpu}" if stated else gpu
-
-    def _fit(self, spec: RunSpec, kind: KindMemory | None) -> Fit:
-        source = "limit" if spec.config.micro_batch == "auto" else "given"
-        if not self.is_chosen(spec):
-            return Fit(spec=spec, source=source) if kind is None else _predict(spec, kind, source)
-        if kind is None:
-            return Fit(spec=spec, source="to be traced")
-        allowed_gib, limit = self.allowed_gib(spec) or 0.0, spec.config.micro_batch_limit
-        usable = usable_micro_batches(spec.split.rank_batch, limit=limit, bn_span=spec.bn_span)
-        fails = min((size for size in usable if kind.fails(size, allowed_gib)), default=None)
-        chosen = max((size for size in usable if fails is None or size < fails), default=usable[0])
-        if kind.trace is None:
-            source = "to be traced"
-        elif kind.trace.classes:
-            source = "predicted"
-        fit = _predict(with_micro_batch(spec, chosen), kind, source)
-        refusal = self._refusal(fit) if fails == usable[0] else ""
-        return replace(fit, fails=fails, refusal=refusal)
+    def _fit(self, spec: RunSpec, kind: KindMemory) -> Fit:
+        """What is known of a run; a chosen micro-batch is the largest below those that fail."""
+        is_auto, usable, fails = spec.config.micro_batch == "auto", list[int](), None
+        source = "limit" if is_auto else "given"
+        if is_auto and (allowed_gib := self.allowed_gib(spec)) is not None:
+            if kind.trace is None or kind.trace.classes:
+                source = "predicted" if kind.trace else "to be traced"
+            limit = spec.config.micro_batch_limit
+            usable = usable_micro_batches(spec.split.rank_batch, limit=limit, bn_span=spec.bn_span)
+            fails = min((size for size in usable if kind.exceeds(size, allowed_gib)), default=None)
+            fitting = [size for size in usable if fails is None or size < fails]
+            micro_batch = max(fitting, default=usable[0])
+            if micro_batch != spec.split.micro_batch:
+                spec = with_micro_batch(spec, micro_batch)
+        if classes := kind.classes(spec.split.micro_batch):
+            spec = spec.with_facts(predicted_memory_gib=sum(classes.values()))
+        refusal = self._refusal(spec, classes) if fails in usable[:1] else ""
+        return Fit(spec=spec, source=source, classes=classes, fails=fails, refusal=refusal)
 
     def _device_for(self, config: RunConfig) -> Device:
         """The device that a run trains on; of a GPU that is not on this machine, only that much."""
@@ -237,47 +205,34 @@ class MemoryCache:
         is_elsewhere = config.accelerator == "gpu" and self._device == CPU
         return Device(kind="gpu") if is_elsewhere else self._device
 
-    def _is_on_gpu(self, config: RunConfig) -> bool:
-        return self._device_for(config).kind != CPU.kind
-
     def _describe_kind(self, spec: RunSpec) -> dict[str, Any]:
-        part = memory_part(spec.config, self._device_for(spec.config))
-        code = self._hash_code(tuple(targets(spec.config.resolved)))
-        return {**part, "versions": self._versions, **({"code": code} if code else {})}
+        resolved, device = spec.config.resolved, self._device_for(spec.config)
+        code = code_hash(self._read_code(tuple(targets(resolved))))
+        part = {**cost_settings(resolved), "device": asdict(device), "versions": self._versions}
+        return {**part, "code": code} if code else part
 
     @skip_if_forbidden()
-    def _publish(self, spec: RunSpec, name: str, content: str) -> None:
+    def _publish(self, spec: RunSpec, name: str, content: Mapping[str, Any]) -> None:
         folder = self._folder / self.key(spec)
         folder.mkdir(parents=True, exist_ok=True)
         publish_json(folder / "about.json", self._describe_kind(spec))
-        publish_text(folder / name, content)
+        publish_json(folder / name, content)
 
-    def _refusal(self, fit: Fit) -> str:
-        spec, config = fit.spec, fit.spec.config
-        needs = f"is predicted to need {total_gib(fit.classes):.3g} GiB" if fit.classes else ""
+    def _refusal(self, spec: RunSpec, classes: Mapping[str, float]) -> str:
+        config, device = spec.config, self._device_for(spec.config)
+        limit, memory = config.memory_limit_gib, list[str]()
+        if limit is not None:
+            memory.append(f"memory_limit_gib={limit:g}")
+        if device.is_gpu:
+            size = f" ({device.memory_gib:.3g} GiB)" if device.memory_gib else ""
+            shared = f", shared by {device.runs} runs" if device.runs > 1 else ""
+            memory.append(f"the memory of {device.kind}{size}{shared}")
+        predicted = f"is predicted to need {sum(classes.values()):.3g} GiB"
         return (
-            f"the smallest micro-batch must fit in {self.describe(spec)}; got micro_batch="
+            f"the smallest micro-batch must fit in {' and '.join(memory)}; got micro_batch="
             f"{spec.split.micro_batch}, the smallest that can make up batch={config.batch} on "
             f"{several(spec.split.world_size, 'rank')} with bn_span={spec.bn_span}, and it "
-            f"{needs or 'needs more'}. Provide more memory, or choose a smaller model or a smaller "
-            "bn_span, which changes the experiment. The measurements are in "
+            f"{predicted if classes else 'needs more'}. Provide more memory, or choose a smaller "
+            "model or a smaller bn_span, which changes the experiment. The measurements are in "
             f"{self._folder / self.key(spec)}."
         )
-
-
-def _predict(spec: RunSpec, kind: KindMemory, source: str) -> Fit:
-    """What is known of a run with its micro-batch; with the predicted memory."""
-    if classes := kind.classes(spec.split.micro_batch):
-        spec = spec.with_facts(predicted_memory_gib=total_gib(classes))
-    return Fit(spec=spec, source=source, classes=classes)
-
-
-def _hash_code(targets: tuple[str, ...]) -> str | None:
-    return code_hash(own_code(targets))
-
-
-def _read_trace(folder: Path) -> MemoryTrace | None:
-    try:
-        return MemoryTrace.model_validate_json((folder / "trace.json").read_bytes())
-    except (OSError, ValueError):
-        return None

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data import get_worker_info
 from torchmetrics import Metric
 
-__all__ = ["TorchDispatchMode", "tree_leaves", "tree_map"]
+__all__ = ["TorchDispatchMode", "tree_leaves", "tree_map_only"]
 
 # A kernel for all tensors of a list, not a kernel for each; torch's own optimizers use them.
 foreach_add_ = torch._foreach_add_

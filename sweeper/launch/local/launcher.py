@@ -148,11 +148,11 @@ class _Runs:
             and (slot := self.slots.take(self._waiting[0].spec)) is not None
         ):
             task = self._waiting.popleft()
-            if self.memory.is_chosen(task.spec) and not self.memory.is_traced(task.spec):
+            fit = self.memory.fit(task.spec)
+            if fit.source == "to be traced":
                 why_not = trace_memory(task.spec, self.memory)
                 fit = self.memory.fit(task.spec)
                 said += [text for text in (why_not, slow_split(fit.spec, fit.fails)) if text]
-            fit = self.memory.fit(task.spec)
             with defer_signals():
                 attempt = Attempt.begin(
                     fit.spec, self.ledger, task.number, from_scratch=task.from_scratch
@@ -220,7 +220,7 @@ class _Runs:
         for run in list(self._running):
             if end := collect_end(run, self.why_stopped):
                 self._publish(run.attempt, end)
-                self.memory.learn(run.attempt, end.outcome)
+                self.memory.record_end(run.attempt, end.outcome)
                 if end.outcome == Outcome.OUT_OF_MEMORY:
                     self._retry_with_less_memory(run.attempt)
         return Event(ended=self._take_ended())

@@ -1,4 +1,4 @@
-"""Time probes: one run of each kind is trained for some seconds, timed, and discarded.
+"""Time probes: a run of each kind is trained for some seconds, timed, and discarded.
 
 The machine is kept full, since runs that share a machine slow each other down.
 """
@@ -6,28 +6,26 @@ The machine is kept full, since runs that share a machine slow each other down.
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
 
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import Event, Task
-from sweeper.planning.seconds import evaluation_s, kind_of, timing_of
+from sweeper.planning.seconds import Timing, row_timing, store_timings, time_kind
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
 from sweeper.store.step_progress import read_step_progress
-from sweeper.store.timings import Timing, store_timings
 
 _LEAST_S, _MOST_S = 6.0, 60.0
 _EPOCHS = 2  # with the evaluation between them
 _READ = (
     "accumulation_steps", "epochs_completed", "steps", "train_s", "start_s", "wall_s",
-    "device_kind", "num_parameters",
+    "device_kind",
 )  # fmt: skip
 
 
@@ -44,7 +42,7 @@ def probe_times(specs: Sequence[RunSpec], results: Path, machine: Machine) -> li
         tasks = [Task(spec=spec, number=1) for spec in _choose_probes(specs, machine)]
         for event in run_here(tasks, ledger, machine):
             probes.handle(event)
-    for (kind, device), timings in probes.found.items():
+    for (kind, device), timings in probes.timings.items():
         store_timings(kind, device, timings, results)
     return probes.failures
 
@@ -54,16 +52,11 @@ def _choose_probes(specs: Sequence[RunSpec], machine: Machine) -> list[RunSpec]:
 
     Each has a seed of its own, so that repeats differ, its micro-batch, and no logger.
     """
-    kinds: dict[str, list[RunSpec]] = defaultdict(list)
+    kinds: dict[str, dict[int, RunSpec]] = defaultdict(dict)
     for spec in specs:
-        kinds[kind_of(spec)].append(spec)
-    chosen = [
-        of[index]
-        for kind in kinds.values()
-        for of in [sorted(kind, key=lambda spec: spec.split.accumulation_steps)]
-        for index in sorted({0, len(of) - 1})
-        if index == 0 or of[index].split.accumulation_steps != of[0].split.accumulation_steps
-    ]
+        kind = time_kind(spec.config.resolved, spec.split.micro_batch)
+        kinds[kind].setdefault(spec.split.accumulation_steps, spec)
+    chosen = [kind[steps] for kind in kinds.values() for steps in sorted({min(kind), max(kind)})]
     threads = max(spec.split.world_size * spec.config.threads for spec in chosen)
     places = len(machine.gpus) or max(1, machine.cores // threads)
     num = min(-(-len(chosen) // places) * places, max(len(specs), len(chosen)))
@@ -79,7 +72,7 @@ class _Probes:
     """The running probes, and the timings of those that have ended."""
 
     ledger: Ledger
-    found: dict[tuple[str, str], list[Timing]] = field(
+    timings: dict[tuple[str, str], list[Timing]] = field(
         default_factory=lambda: defaultdict[tuple[str, str], list[Timing]](list)
     )
     failures: list[str] = field(default_factory=list[str])
@@ -92,11 +85,15 @@ class _Probes:
         for run_id, end in event.ended.items():
             if (attempt := self._running.pop(run_id, None)) is None:
                 continue  # Ctrl-C came while it began
-            row = self.ledger.rows({run_id}, _READ)[run_id]
-            elapsed_s = self.ledger.elapsed({run_id}).get(run_id)
-            timing = _read_timing(row, attempt, end.outcome, elapsed_s)
+            row, timing = self.ledger.rows({run_id}, _READ)[run_id], None
+            if end.outcome == Outcome.FINISHED:
+                timing = row_timing(row)
+            elif end.outcome == Outcome.PREEMPTED:
+                timing = _reached_timing(attempt, row["start_s"])
             if timing:
-                self.found[kind_of(attempt.spec), row["device_kind"]].append(timing)
+                spec = attempt.spec
+                kind = time_kind(spec.config.resolved, spec.split.micro_batch)
+                self.timings[kind, row["device_kind"]].append(timing)
             else:
                 self.failures.append(f"{attempt.spec.point} could not be timed: {end.reason}")
         for run_id, attempt in self._running.items():
@@ -106,14 +103,10 @@ class _Probes:
                     attempt.request_graceful_stop()
 
 
-def _read_timing(
-    row: Mapping[str, Any], attempt: Attempt, outcome: Outcome, elapsed_s: float | None
-) -> Timing | None:
-    """The timing of a probe; for a stopped probe, by the speed that it had reached."""
-    if outcome == Outcome.FINISHED:
-        return timing_of(row, elapsed_s)
+def _reached_timing(attempt: Attempt, start_s: float) -> Timing | None:
+    """The timing of a stopped probe, by the speed that it had reached; None if it had none."""
     now = read_step_progress(attempt.folder)
-    if outcome != Outcome.PREEMPTED or not now or not now.examples_per_s:
+    if not now or not now.examples_per_s:
         return None
     plan, epoch = attempt.spec.batch_plan, now.epoch - 1
     batch, epochs = plan.split_at(epoch).global_batch, attempt.spec.most_epochs
@@ -122,8 +115,6 @@ def _read_timing(
     return Timing(
         accumulation_steps=attempt.spec.split.accumulation_steps,
         step_s=attempt.spec.split.global_batch / now.examples_per_s,
-        start_s=row["start_s"],
+        start_s=start_s,
         between_s=max(0.0, between_s),
-        evaluation_s=evaluation_s(row, elapsed_s),
-        num_parameters=row["num_parameters"],
     )

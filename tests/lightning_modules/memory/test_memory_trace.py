@@ -7,7 +7,7 @@ from torch import nn
 from lightning_modules.memory.short_run import short_spec
 from lightning_modules.memory.trace import TensorMemory, memory_trace
 from sweeper.spec.config import run_config
-from sweeper.spec.run_memory import CLASSES, CPU, memory_part
+from sweeper.spec.run_memory import CLASSES, cost_settings
 
 
 @pytest.fixture
@@ -112,4 +112,4 @@ def test_it_is_of_the_same_kind_as_the_run(config, changes):
     """All that the memory depends on is as in the run."""
     run = run_config(config(**changes))
 
-    assert memory_part(short_spec(run, 256).config, CPU) == memory_part(run, CPU)
+    assert cost_settings(short_spec(run, 256).config.resolved) == cost_settings(run.resolved)

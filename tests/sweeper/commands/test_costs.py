@@ -6,21 +6,17 @@ from pathlib import Path
 import pytest
 
 from sweeper.commands import show_plan
-from sweeper.commands.costs import Predictions, bill, with_prediction
+from sweeper.commands.costs import bill
 from sweeper.launch.local.slots import Machine
-from sweeper.planning.plan import Task
 from sweeper.planning.seconds import Seconds
-from sweeper.spec.run_memory import CPU
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.attempt import Attempt
-from sweeper.store.row import planned_row
 
 WORDS = ["accelerator=cpu", "epochs=1", "warmup=0", "schedule=constant"]
 TINY = ["data.num_train_examples=1536", "batch=768"]
 
 
 def seconds(total: float) -> Seconds:
-    return Seconds(start=1.0, steps=total - 3, between=2.0, exchange=1.0, evaluations=1.5)
+    return Seconds(start=1.0, steps=total - 3, between=2.0)
 
 
 def test_runs_end_as_they_find_room(grid):
@@ -42,10 +38,10 @@ def test_a_run_whose_time_is_not_known_leaves_the_whole_unknown(grid):
     assert set(found.totals.values()) == {None}
     assert found.totals.keys() == {"device_hours", "ends_in_s", "cost"}
     assert found.describe(Path("results")) == (
-        "1 run will take 1 device-hours, cost 2.00 (start 1s, steps 59m 56s, exchange 1s, "
-        "evaluations 2s, checkpoints 0s). "
+        "1 run will take 1 device-hours, cost 2.00 (start 1s, steps 59m 57s, "
+        "evaluations and checkpoints 2s). "
         "The time of 1 run is not known: no run of the same kind has finished on cpu in results. "
-        "`sweeper plan --probe` with the same overrides trains the first steps of one run of each "
+        "`sweeper plan --probe` with the same overrides trains the first steps of a run of each "
         "kind and keeps its speed."
     )
 
@@ -59,26 +55,6 @@ def test_where_a_gpu_is_asked_for_and_not_here_the_bill_says_what_would_do(grid)
     assert bill([(run_spec(config), seconds(60))], Machine(cores=2)).ends_in_s is None
 
 
-def test_a_run_is_predicted_as_it_starts_if_it_was_not_known_before(grid, ledger):
-    runs = [run_spec(c) for c in grid(*WORDS, *TINY, "seed=0,1")]
-    task = Task(spec=runs[1], number=1)
-    late = Predictions(ledger, CPU)
-
-    assert late.known() is None
-    measured = {"wall_s": 9.0, "start_s": 1.0, "train_s": 4.0, "steps": 2, "epochs_completed": 1}
-    ends = {"outcome": "finished", "attempt": 1, "reason": "", "device_kind": "cpu"}
-    ledger.publish({**planned_row(runs[0]), **measured, **ends}, [])
-    late._reading_s = 0.0  # however slow it was
-    known = with_prediction(task, late.known())
-
-    assert known.spec.facts.predicted.s == pytest.approx(9)
-    assert known.spec.run_id == runs[1].run_id
-    assert with_prediction(known, late.known()) is known
-    begun = Attempt.begin(known.spec, ledger, 1)
-    again = Attempt.load(ledger, begun.spec.run_id, 1)  # by a sweep that recovers it
-    assert again.spec.facts.predicted == known.spec.facts.predicted
-
-
 def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_path, capsys):
     words = [*WORDS, *TINY, "seed=0,1", f"results={tmp_path}"]
     assert show_plan.main([*words, "--json", "--no-memory"]) == 0
@@ -88,7 +64,7 @@ def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_p
     after = json.loads(said.out)
 
     assert before["device_hours"] is before["ends_in_s"] is before["runs"][0]["predicted_s"] is None
-    assert said.err == "Training the first steps of one run of each kind (2 runs in all)...\n"
+    assert said.err == "Training the first steps of a run of each kind (2 runs in all)...\n"
     assert not list(tmp_path.glob("runs/*"))
     first, second = after["runs"]
     assert first["predicted_s"] == second["predicted_s"] > 0

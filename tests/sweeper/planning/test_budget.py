@@ -21,26 +21,24 @@ def specs(config):
     return [run_spec(config(seed=s, batch=b)) for s in (0, 1, 2) for b in (3840, 7680)]
 
 
-def refused(specs, config, *, spent=0.0) -> str:
-    hours = {spec.run_id: 4.0 if spec.config.batch == 3840 else 2.0 for spec in specs}
-    with pytest.raises(ValueError, match="budget") as refusal:
-        check_budget(run_config(config), hours, specs, spent=spent)
-    return str(refusal.value)
-
-
-def test_what_does_not_fit_is_refused_with_the_seeds_that_do(specs, config):
-    assert refused(specs, config(budget=15), spent=2.0) == (
-        "budget must cover the grid; got budget=15 device-hours, with 2 spent by "
-        "earlier attempts and 18 to come for 6 runs. The largest part that fits: seed=0,1."
-    )
-
-
 @pytest.mark.parametrize(
-    ("given", "part"),
-    [(6, "The largest part that fits: seed=0."), (5, "seed=0 batch=7680."), (1, "No part of it")],
+    ("given", "remedy"),
+    [
+        (15, "The largest part that fits: seed=0,1."),
+        (8, "The largest part that fits: seed=0."),
+        (7, "seed=0 alone needs 6: allow more, or give fewer values."),
+    ],
 )
-def test_if_not_two_seeds_fit_a_part_of_the_first_is_named(specs, config, given, part):
-    assert part in refused(specs, config(budget=given))
+def test_what_does_not_fit_is_refused_with_the_seeds_that_do(specs, config, given, remedy):
+    hours = {spec.run_id: 4.0 if spec.config.batch == 3840 else 2.0 for spec in specs}
+
+    with pytest.raises(ValueError, match="budget") as refusal:
+        check_budget(run_config(config(budget=given)), hours, specs, spent=2.0)
+
+    assert str(refusal.value) == (
+        f"budget must cover the grid; got budget={given} device-hours, with 2 spent by "
+        f"earlier attempts and 18 to come for 6 runs. {remedy}"
+    )
 
 
 def test_what_fits_exactly_is_not_refused(specs, config):

@@ -45,19 +45,6 @@ def test_a_curve_of_what_a_module_logged_has_every_epoch(ledger):
     ]
 
 
-def test_elapsed_is_read_from_curves_of_their_own_and_merged_ones(ledger):
-    ended = {"outcome": "finished", "reason": "trained", "attempt": 1}
-    curve = [{"epoch": 1, "step": 1, "elapsed_s": s} for s in (2.0, None, 3.0)]
-    for name in "cde":
-        ledger.attempt_folder(name * 12, 1).mkdir(parents=True)
-        ledger.publish({**ended, "run_id": name * 12}, curve)
-        if name == "d":
-            compact(ledger.results)
-
-    ids = ["c" * 12, "e" * 12, "b" * 12]
-    assert ledger.elapsed(ids) == dict.fromkeys(ids[:2], 3.0)
-
-
 def test_a_full_disk_is_said_to_be_full_for_the_file_that_found_it_so(tmp_path, monkeypatch):
     def full(*arguments, **settings):
         del arguments, settings

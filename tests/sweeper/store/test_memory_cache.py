@@ -6,28 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from sweeper.spec.run_memory import CLASSES, CPU, Device, MemoryTrace, total_gib
+from sweeper.spec.run_memory import CLASSES, CPU, Device, MemoryTrace
 from sweeper.spec.run_spec import run_spec, with_micro_batch
 from sweeper.store.memory_cache import MemoryCache
 
 GIB = 2**30
 GPU = Device(kind="NVIDIA A100", memory_gib=40.0)
-
-
-def trace(*, of_example=1 / 512, fixed=0.25, held=0.23):
-    """A fixed part, and so much for each example, of activations [GiB]."""
-    return MemoryTrace(
-        classes={
-            size: {
-                name: int(
-                    {"parameters": fixed, "activations": size * of_example}.get(name, 0) * GIB
-                )
-                for name in CLASSES
-            }
-            for size in (128, 256)
-        },
-        held_gib=held,
-    )
+#: A quarter of a GiB of parameters, and 1/512 GiB of activations for each example; with libraries,
+#: micro-batches of 640 take 1.75 of 0.95 x 2 GiB, and 768 take 2.
+TRACE = MemoryTrace(
+    classes={
+        size: dict.fromkeys(CLASSES, 0) | {"parameters": GIB // 4, "activations": size * GIB // 512}
+        for size in (128, 256)
+    },
+    held_gib=0.23,
+)
 
 
 @pytest.fixture
@@ -40,6 +33,11 @@ def spec(config):
     """A run of 30 spans, whose usable micro-batches are 128, 256, 384, 640 and 768."""
     settings = {"batch": 3840, "memory_limit_gib": 2.0, "micro_batch_limit": 768}
     return lambda **changes: run_spec(config(**{**settings, **changes}))
+
+
+def predicted(fit):
+    """The micro-batch, and all classes together [GiB]."""
+    return fit.spec.split.micro_batch, pytest.approx(sum(fit.classes.values()))
 
 
 def test_without_a_limit_micro_batch_limit_decides(memory, spec):
@@ -62,47 +60,44 @@ def test_a_micro_batch_that_is_part_of_what_is_trained_is_not_chosen(memory, spe
 
 
 def test_the_largest_that_is_predicted_to_fit_is_taken(memory, spec):
-    """Half a GiB, and 1/512 GiB for each example: 640 take 1.75 of 0.95 x 2 GiB, 768 take 2."""
     run = spec()
     assert (memory.fit(run).source, memory.is_traced(run)) == ("to be traced", False)
 
-    memory.record_trace(run, trace())
+    memory.record_trace(run, TRACE)
 
     fit = memory.fit(run)
     assert memory.is_traced(run)
     assert (fit.source, fit.refusal, fit.fails) == ("predicted", "", 768)
-    assert fit.spec.split.micro_batch == 640
+    assert predicted(fit) == (640, 1.75)
     assert fit.spec.split.global_batch == 3840
     assert fit.spec.run_id == run.run_id
     assert fit.spec.config.micro_batch == "auto"
-    assert fit.spec.facts.predicted_memory_gib == total_gib(fit.classes) == pytest.approx(1.75)
+    assert fit.spec.facts.predicted_memory_gib == sum(fit.classes.values())
     assert memory.fit(spec(memory_limit_gib=1.6)).spec.split.micro_batch == 384
     assert memory.fit(spec(memory_limit_gib=8.0)).spec.split.micro_batch == 768
     given = memory.fit(spec(micro_batch=384))
-    assert (given.source, given.spec.split.micro_batch) == ("given", 384)
-    assert total_gib(given.classes) == pytest.approx(1.25)
+    assert (given.source, predicted(given)) == ("given", (384, 1.25))
 
 
 @pytest.mark.parametrize(
-    ("measured", "peak_gib", "micro_batch", "predicted_gib"),
+    ("measured", "peak_gib", "expected"),
     [  # A quarter of a GiB more than predicted, with any micro-batch: 640 would take 2 GiB.
-        pytest.param(128, 1.0, 384, 1.5, id="corrects the prediction"),
-        pytest.param(640, 1.95, 640, 1.95, id="is taken up to the whole limit"),
+        pytest.param(128, 1.0, (384, 1.5), id="corrects the prediction"),
+        pytest.param(640, 1.95, (640, 1.95), id="is taken up to the whole limit"),
+        pytest.param(640, 2.05, (384, 1.55), id="exceeds the limit"),
     ],
 )
-def test_what_a_run_took_is_used(memory, spec, measured, peak_gib, micro_batch, predicted_gib):
+def test_measured_peaks_are_used(memory, spec, measured, peak_gib, expected):
     run = spec()
-    memory.record_trace(run, trace())
+    memory.record_trace(run, TRACE)
 
-    memory.record_took(with_micro_batch(run, measured), peak_gib)
+    memory.record_peak(with_micro_batch(run, measured), peak_gib)
 
-    fit = memory.fit(run)
-    assert fit.spec.split.micro_batch == micro_batch
-    assert total_gib(fit.classes) == pytest.approx(predicted_gib)
+    assert predicted(memory.fit(run)) == expected
 
 
 def test_if_even_the_smallest_is_predicted_not_to_fit_the_run_is_refused(memory, spec):
-    memory.record_trace(spec(), trace())
+    memory.record_trace(spec(), TRACE)
 
     refusal = memory.fit(spec(memory_limit_gib=0.5)).refusal
 
@@ -113,36 +108,25 @@ def test_if_even_the_smallest_is_predicted_not_to_fit_the_run_is_refused(memory,
     )
 
 
-def test_what_cannot_be_traced_is_up_to_the_limit_until_it_fails(memory, spec):
-    run = spec()
-    memory.record_trace(run, MemoryTrace(why_not="it has no data"))
-    assert (memory.fit(run).source, memory.is_traced(run)) == ("limit", True)
+@pytest.mark.parametrize(
+    ("trace", "source"), [(TRACE, "predicted"), (MemoryTrace(why_not="it has no data"), "limit")]
+)
+def test_what_ran_out_of_memory_takes_precedence_over_any_prediction(memory, spec, trace, source):
+    """Without a trace, `micro_batch_limit` decides until a run fails."""
+    run = spec(memory_limit_gib=100.0)
+    memory.record_trace(run, trace)
+    assert memory.is_traced(run)
     assert memory.fit(run).spec.split.micro_batch == 768
 
-    memory.record_over(with_micro_batch(run, 768), limit_gib=None, why="out of memory")
+    memory.record_peak(with_micro_batch(run, 640), 1.75)
+    memory.record_over(with_micro_batch(run, 640))
 
-    assert memory.fit(run).spec.split.micro_batch == 640
-
-
-@pytest.mark.parametrize(
-    ("exceeded_gib", "micro_batch", "with_more"),
-    [pytest.param(None, 384, 384, id="any memory"), pytest.param(2.0, 384, 768, id="its limit")],
-)
-def test_what_exceeded_its_memory_takes_precedence_over_a_prediction(
-    memory, spec, exceeded_gib, micro_batch, with_more
-):
-    run = spec()
-    memory.record_trace(run, trace())
-    memory.record_took(with_micro_batch(run, 640), 1.75)
-
-    memory.record_over(with_micro_batch(run, 640), limit_gib=exceeded_gib, why="out of memory")
-
-    assert memory.fit(run).spec.split.micro_batch == micro_batch
-    assert memory.fit(spec(memory_limit_gib=100.0)).spec.split.micro_batch == with_more
+    fit = memory.fit(run)
+    assert (fit.source, fit.spec.split.micro_batch) == (source, 384)
 
 
 def test_other_seeds_and_batches_share_what_is_known_and_other_models_do_not(memory, spec, config):
-    memory.record_trace(spec(), trace())
+    memory.record_trace(spec(), TRACE)
     other = {**config()["model"], "hidden": 128}
 
     assert memory.fit(spec(seed=5)).source == "predicted"
@@ -152,16 +136,17 @@ def test_other_seeds_and_batches_share_what_is_known_and_other_models_do_not(mem
 
 def test_a_torn_file_is_as_good_as_none(memory, spec, tmp_path):
     run = spec()
-    memory.record_trace(run, trace())
-    memory.record_took(with_micro_batch(run, 128), 1.0)
-    (took,) = tmp_path.glob("memory/*/128-took.json")
+    memory.record_trace(run, TRACE)
+    memory.record_peak(with_micro_batch(run, 128), 1.0)
+    memory.record_over(with_micro_batch(run, 384))
+    paths = [next(tmp_path.glob(f"memory/*/{name}.json")) for name in ("128-took", "384-over")]
     (traced,) = tmp_path.glob("memory/*/trace.json")
-    whole = traced.read_text()
 
-    for torn in ("", "[]", '{"peak_gib": null}'):
-        took.write_text(torn)
+    for torn in ("", "[]", '{"peak_gib": null, "limit_gib": 2}'):
+        for path in paths:
+            path.write_text(torn)
         assert memory.fit(run).spec.split.micro_batch == 640
-    for torn in ("", whole[: len(whole) // 2], "[]"):
+    for torn in ("", traced.read_text()[:100], "[]"):
         traced.write_text(torn)
         assert memory.fit(run).source == "to be traced"
 
@@ -172,14 +157,15 @@ def test_on_a_gpu_its_memory_is_the_limit(tmp_path, spec):
     alone, shared = MemoryCache(tmp_path, small), MemoryCache(tmp_path, replace(small, runs=2))
     run = spec(memory_limit_gib=None)
     for memory in (alone, shared):
-        memory.record_trace(run, trace())
+        memory.record_trace(run, TRACE)
 
     assert (alone.allowed_gib(run), shared.allowed_gib(run)) == (2, 0.5)
     assert alone.fit(run).spec.split.micro_batch == 768
     assert alone.fit(run).classes["device"] == 0
-    assert "is predicted to need 0.5 GiB" in shared.fit(run).refusal
-    assert alone.describe(run) == "the memory of NVIDIA A100 (3 GiB)"
-    assert shared.describe(run) == "the memory of NVIDIA A100 (3 GiB), shared by 2 runs"
+    refusal = shared.fit(run).refusal
+    assert "must fit in the memory of NVIDIA A100 (3 GiB), shared by 2 runs; got" in refusal
+    assert "is predicted to need 0.5 GiB" in refusal
+    assert alone.key(run) != shared.key(run) != MemoryCache(tmp_path, CPU).key(run)
 
 
 def test_a_run_on_the_cpu_of_a_machine_with_a_gpu_is_limited_as_on_any_cpu(tmp_path, spec):
@@ -201,4 +187,4 @@ def test_a_folder_of_another_user_s_is_only_read(memory, spec, monkeypatch, numb
     monkeypatch.setattr("pathlib.Path.mkdir", refuse)
 
     with pytest.raises(OSError, match="No space left") if is_said else nullcontext():
-        memory.record_took(spec(), 1.5)
+        memory.record_peak(spec(), 1.5)
