@@ -20,22 +20,10 @@ CLASSES: tuple[str, ...] = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS,
 DEVICE = "device"
 
 #: Scientific keys that do not affect memory; every other key is assumed to.
-_WITHOUT_MEMORY = frozenset(
-    {
-        "base_batch",
-        "base_lr",
-        "batch",
-        "epochs",
-        "loss_ceiling",
-        "loss_span",
-        "lr_rule",
-        "schedule",
-        "seed",
-        "warmup",
-        "warmup_start",
-        "warmup_workers",
-    }
-)
+_WITHOUT_MEMORY = frozenset((
+    "base_batch", "base_lr", "batch", "epochs", "loss_ceiling", "loss_span", "lr_rule",
+    "schedule", "seed", "warmup", "warmup_start", "warmup_workers",
+))  # fmt: skip
 #: Incidental keys that do affect it.
 _LAYOUT = ("devices", "num_nodes", "threads")
 #: Groups whose numbers may be sizes; of floats elsewhere, only whether they are zero matters.

@@ -121,7 +121,12 @@ class MemoryCache:
     def __init__(self, results: Path, device: Device) -> None:
         self._folder, self._device = results / "memory", device
         self._versions = {name: version(name) for name in ("torch", "pytorch-lightning")}
-        self._read_code = cache(own_code)
+
+        @cache
+        def hash_code(targets: tuple[str, ...]) -> str | None:
+            return code_hash(own_code(targets))
+
+        self._hash_code = hash_code
 
     def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
         """What is known of each run, by run id."""
@@ -207,7 +212,7 @@ class MemoryCache:
 
     def _describe_kind(self, spec: RunSpec) -> dict[str, Any]:
         resolved, device = spec.config.resolved, self._device_for(spec.config)
-        code = code_hash(self._read_code(tuple(targets(resolved))))
+        code = self._hash_code(tuple(targets(resolved)))
         part = {**cost_settings(resolved), "device": asdict(device), "versions": self._versions}
         return {**part, "code": code} if code else part
 

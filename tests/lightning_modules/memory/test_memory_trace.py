@@ -95,21 +95,17 @@ def test_a_model_that_fails_says_why(traced):
     assert trace.classes == {}
 
 
-def test_it_accumulates_and_takes_two_steps(config):
-    """At the second micro-batch gradients are there, at the second step momentum is."""
-    spec = short_spec(run_config(config(batch=30720, devices=4)), 256)
-
-    assert (spec.split.micro_batch, spec.split.accumulation_steps) == (256, 2)
-    assert spec.split.world_size == spec.config.devices == 1
-    assert spec.steps_at(0) == 2
-
-
 @pytest.mark.parametrize(
     "changes",
     [{}, {"ema_decay": 0.99}, {"label_smoothing": 0.1}, {"warmup": 0.1}, {"loss_ceiling": 4.0}],
 )
-def test_it_is_of_the_same_kind_as_the_run(config, changes):
-    """All that the memory depends on is as in the run."""
-    run = run_config(config(**changes))
+def test_what_is_traced_is_of_the_run_s_kind_and_takes_two_steps(config, changes):
+    """At the second micro-batch gradients are there, at the second step momentum is."""
+    run = run_config(config(batch=30720, **changes))
+    spec = short_spec(run, 256)
 
-    assert cost_settings(short_spec(run, 256).config.resolved) == cost_settings(run.resolved)
+    assert cost_settings(spec.config.resolved) == cost_settings(run.resolved)
+    assert (spec.split.micro_batch, spec.split.accumulation_steps) == (256, 2)
+    assert spec.steps_at(0) == 2
+    on_four = run_config(config(batch=30720, devices=4))
+    assert short_spec(on_four, 256).split.world_size == 1

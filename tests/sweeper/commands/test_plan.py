@@ -95,7 +95,9 @@ def test_what_is_not_known_of_memory_is_traced_and_then_nothing_is_started(
     assert "Memory of SmallCNN, nesterov, 32-true, micro-batch 768" in said.out
 
 
-def test_traces_that_nobody_asked_for_end_after_a_while(traced, tmp_path, capsys, monkeypatch):
+def test_traces_that_nobody_asked_for_end_after_a_while_and_are_not_repeated(
+    traced, planned, tmp_path, capsys, monkeypatch
+):
     monkeypatch.setattr("sweeper.commands.show_plan._UNASKED_S", -1)
     words = [*WORDS, KINDS, "memory_limit_gib=2", f"results={tmp_path}"]
 
@@ -106,6 +108,10 @@ def test_traces_that_nobody_asked_for_end_after_a_while(traced, tmp_path, capsys
     )
     assert "? are upper bounds until memory is traced" in said.out
     assert traced == []
+    for spec in planned("memory_limit_gib=2", KINDS)[0].specs:
+        MemoryCache(tmp_path, CPU).record_trace(spec, MemoryTrace(why_not="no space"))
+    assert main(words) == 0
+    assert capsys.readouterr().err == ""
     assert main([*words, "--memory"]) == 0
     assert len(traced) == 2
 
@@ -118,18 +124,6 @@ def test_data_are_not_downloaded_for_a_trace_that_nobody_asked_for(traced, tmp_p
     assert traced == []
 
 
-def test_what_could_not_be_traced_is_tried_again_only_if_asked(traced, planned, tmp_path):
-    plan, *_ = planned()
-    failed = MemoryTrace(why_not="no space")
-    MemoryCache(tmp_path, CPU).record_trace(plan.specs[0], failed)
-    words = [*WORDS, f"results={tmp_path}"]
-
-    assert main(words) == 0
-    assert traced == []
-    assert main([*words, "--memory"]) == 0
-    assert len(traced) == 1
-
-
 @pytest.mark.usefixtures("traced")
 def test_of_a_gpu_that_is_not_here_what_it_takes_itself_is_not_known(tmp_path, capsys):
     words = [*WORDS[:-1], "accelerator=gpu", f"results={tmp_path}"]
@@ -138,25 +132,6 @@ def test_of_a_gpu_that_is_not_here_what_it_takes_itself_is_not_known(tmp_path, c
 
     said = " ".join(capsys.readouterr().out.split())
     assert "temporaries 0.75 GiB, device not known)." in said
-
-
-@pytest.mark.slow
-def test_memory_is_traced_once_for_each_kind_of_run(tmp_path, capsys):
-    words = [*WORDS, "seed=0,1", "batch=3840,7680", f"results={tmp_path}", "--json"]
-
-    assert main(words) == 0
-    lines = json.loads(capsys.readouterr().out)["runs"]
-    assert len({line["predicted_memory_gib"] for line in lines}) == 1
-    assert lines[0]["predicted_memory_gib"] > 0.1
-    assert len(list(tmp_path.glob("memory/*/trace.json"))) == 1
-
-
-@pytest.mark.parametrize(("word", "source"), [("auto", "limit"), ("384", "given")])
-def test_without_a_limit_nothing_waits_for_a_trace(planned, word, source):
-    _, (line,), text = planned(f"micro_batch={word}")
-
-    assert line["micro_batch_from"] == source
-    assert "?" not in text
 
 
 def test_warnings_are_in_the_text_and_with_the_runs_that_they_concern(planned):

@@ -11,7 +11,6 @@ from sweeper.spec.run_spec import run_spec, with_micro_batch
 from sweeper.store.memory_cache import MemoryCache
 
 GIB = 2**30
-GPU = Device(kind="NVIDIA A100", memory_gib=40.0)
 #: A quarter of a GiB of parameters, and 1/512 GiB of activations for each example; with libraries,
 #: micro-batches of 640 take 1.75 of 0.95 x 2 GiB, and 768 take 2.
 TRACE = MemoryTrace(
@@ -40,26 +39,24 @@ def predicted(fit):
     return fit.spec.split.micro_batch, pytest.approx(sum(fit.classes.values()))
 
 
-def test_without_a_limit_micro_batch_limit_decides(memory, spec):
-    fit = memory.fit(spec(memory_limit_gib=None))
-
-    assert (fit.source, fit.spec.split.micro_batch, fit.classes) == ("limit", 768, {})
-    assert fit.spec.facts.predicted_memory_gib is None
-
-
 @pytest.mark.parametrize(
     "changes",
     [
+        {"memory_limit_gib": None},
         {"bn_span": "micro"},
         {"loss_span": "micro"},
         {"perturbation": {"name": "sam", "rho": 0.05, "gradient_span": 128}},
     ],
 )
-def test_a_micro_batch_that_is_part_of_what_is_trained_is_not_chosen(memory, spec, changes):
-    assert memory.fit(spec(**changes)).source == "limit"
+def test_without_a_limit_and_where_it_is_part_of_what_is_trained_memory_chooses_none(
+    memory, spec, changes
+):
+    fit = memory.fit(spec(**changes))
+
+    assert (fit.source, fit.classes, fit.spec.facts.predicted_memory_gib) == ("limit", {}, None)
 
 
-def test_the_largest_that_is_predicted_to_fit_is_taken(memory, spec):
+def test_the_largest_that_is_predicted_to_fit_is_taken(memory, spec, config):
     run = spec()
     assert (memory.fit(run).source, memory.is_traced(run)) == ("to be traced", False)
 
@@ -75,6 +72,9 @@ def test_the_largest_that_is_predicted_to_fit_is_taken(memory, spec):
     assert fit.spec.facts.predicted_memory_gib == sum(fit.classes.values())
     assert memory.fit(spec(memory_limit_gib=1.6)).spec.split.micro_batch == 384
     assert memory.fit(spec(memory_limit_gib=8.0)).spec.split.micro_batch == 768
+    assert memory.fit(spec(seed=5, batch=7680)).source == "predicted"
+    other_model = {**config()["model"], "hidden": 128}
+    assert memory.fit(spec(model=other_model)).source == "to be traced"
     given = memory.fit(spec(micro_batch=384))
     assert (given.source, predicted(given)) == ("given", (384, 1.25))
 
@@ -125,15 +125,6 @@ def test_what_ran_out_of_memory_takes_precedence_over_any_prediction(memory, spe
     assert (fit.source, fit.spec.split.micro_batch) == (source, 384)
 
 
-def test_other_seeds_and_batches_share_what_is_known_and_other_models_do_not(memory, spec, config):
-    memory.record_trace(spec(), TRACE)
-    other = {**config()["model"], "hidden": 128}
-
-    assert memory.fit(spec(seed=5)).source == "predicted"
-    assert memory.fit(spec(batch=7680)).source == "predicted"
-    assert memory.fit(spec(model=other)).source == "to be traced"
-
-
 def test_a_torn_file_is_as_good_as_none(memory, spec, tmp_path):
     run = spec()
     memory.record_trace(run, TRACE)
@@ -153,7 +144,7 @@ def test_a_torn_file_is_as_good_as_none(memory, spec, tmp_path):
 
 def test_on_a_gpu_its_memory_is_the_limit(tmp_path, spec):
     """Beside the tensors nothing is known of a GPU before the first run: 768 take 1.75 GiB."""
-    small = replace(GPU, memory_gib=3.0)
+    small = Device(kind="NVIDIA A100", memory_gib=3.0)
     alone, shared = MemoryCache(tmp_path, small), MemoryCache(tmp_path, replace(small, runs=2))
     run = spec(memory_limit_gib=None)
     for memory in (alone, shared):
@@ -165,15 +156,10 @@ def test_on_a_gpu_its_memory_is_the_limit(tmp_path, spec):
     refusal = shared.fit(run).refusal
     assert "must fit in the memory of NVIDIA A100 (3 GiB), shared by 2 runs; got" in refusal
     assert "is predicted to need 0.5 GiB" in refusal
-    assert alone.key(run) != shared.key(run) != MemoryCache(tmp_path, CPU).key(run)
-
-
-def test_a_run_on_the_cpu_of_a_machine_with_a_gpu_is_limited_as_on_any_cpu(tmp_path, spec):
-    memory = MemoryCache(tmp_path, GPU)
-    run = spec(accelerator="cpu", memory_limit_gib=None)
-
-    assert memory.allowed_gib(run) is None
-    assert memory.key(run) == MemoryCache(tmp_path, CPU).key(run)
+    on_cpu = spec(accelerator="cpu", memory_limit_gib=None)
+    assert alone.allowed_gib(on_cpu) is None
+    assert alone.key(on_cpu) == MemoryCache(tmp_path, CPU).key(on_cpu)
+    assert len({cache.key(run) for cache in (alone, shared, MemoryCache(tmp_path, CPU))}) == 3
 
 
 @pytest.mark.parametrize(("number", "is_said"), [(13, False), (30, False), (28, True)])
