@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 #: Methods that a run may add to.
-_OF_MODULES = (
+_MODULE_METHODS = (
     "configure_model",
     "cpu",
     "double",
@@ -27,7 +27,7 @@ _OF_MODULES = (
     "to",
     "training_step",
 )
-_OF_DATA = ("prepare_data", "setup", "train_dataloader", "val_dataloader")
+_DATA_METHODS = ("prepare_data", "setup", "train_dataloader", "val_dataloader")
 
 Around = Callable[..., Any]  # called with the object's own method and the arguments of the call
 
@@ -48,15 +48,15 @@ class RunClass:
         """Have a function called in place of a method, with that method as its first argument."""
         self._around.setdefault(name, []).append(around)
 
-    def after(self, name: str, then: Callable[[], None]) -> None:
+    def call_after(self, name: str, then: Callable[[], None]) -> None:
         """Have a function called after a hook; after what was added to the hook before."""
 
-        def both(own: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        def call_both(own: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
             returned = own(*args, **kwargs)
             then()
             return returned
 
-        self.wrap(name, both)
+        self.wrap(name, call_both)
 
     @contextmanager
     def mute(self, name: str) -> Generator[None]:
@@ -114,7 +114,7 @@ def run_class(instance: pl.LightningModule | pl.LightningDataModule) -> RunClass
         return instance.run_class
     users, added = type(instance), RunClass()
     is_module = isinstance(instance, pl.LightningModule)
-    names, base = (_OF_MODULES, _ModuleInRun) if is_module else (_OF_DATA, _DataInRun)
+    names, base = (_MODULE_METHODS, _ModuleInRun) if is_module else (_DATA_METHODS, _DataInRun)
     members: dict[str, Any] = {
         "run_class": added,
         "users_class": users,
@@ -127,10 +127,10 @@ def run_class(instance: pl.LightningModule | pl.LightningDataModule) -> RunClass
     return added
 
 
-def after_layers_exist(module: pl.LightningModule, then: Callable[[], None]) -> None:
+def call_once_layers_exist(module: pl.LightningModule, then: Callable[[], None]) -> None:
     """Have a function called when the module has all layers, before a checkpoint is loaded."""
     last = "configure_model" if is_overridden("configure_model", module) else "setup"
-    run_class(module).after(last, then)
+    run_class(module).call_after(last, then)
 
 
 def _method(name: str, added: RunClass, users: type) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from pytorch_lightning.plugins.environments import LightningEnvironment
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.batch_growth import measured_growth
+from lightning_modules.callbacks.batch_growth import build_growth
 from lightning_modules.callbacks.checkpoint import (
     LaunchersSigterm,
     RunCheckpoint,
@@ -40,7 +40,7 @@ from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import Data
 from lightning_modules.data.loaders import run_loaders
 from lightning_modules.data.randomness import seed_everything
-from lightning_modules.gradients.ddp_hooks import DDP_SETTINGS, gradient_exchange
+from lightning_modules.gradients.ddp_hooks import DDP_SETTINGS, build_exchange
 from lightning_modules.gradients.ordered_sum import OrderedSum, use_deterministic_algorithms
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
@@ -59,7 +59,7 @@ from lightning_modules.process.device import device_kind, peak_memory_gib
 from lightning_modules.process.output import quieten
 from lightning_modules.process.world import check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
-from lightning_modules.run_class import after_layers_exist, run_class
+from lightning_modules.run_class import call_once_layers_exist, run_class
 from sweeper.spec import config as settings
 from sweeper.spec.noise import noise_span
 from sweeper.spec.outcomes import Outcome
@@ -163,7 +163,7 @@ def _build_module(
 
     prepare()
     if is_own:
-        after_layers_exist(module, prepare)  # it may have made more
+        call_once_layers_exist(module, prepare)  # it may have made more
     if config.keeps_own_optimizer:
         return module
 
@@ -235,7 +235,7 @@ def _build_callbacks(
         FollowPlan(plan, position),
         items,  # before anything reads a loss
         sam,  # runs a pass over the micro-batch, so its position must be known
-        local or ordered or gradient_exchange(config.comm_hook),
+        local or ordered or build_exchange(config.comm_hook),
         metrics,  # as measured by SAM
         noise,  # of the gradients before they are weighted
         Divergence(  # before anything uses the gradient or the loss
@@ -247,7 +247,7 @@ def _build_callbacks(
         ),
         WeighGradients() if config.optimizer.gradient_span is not None else None,
         learning_rate(spec, plan, noise),  # may depend on the noise of the step
-        measured_growth(spec, plan, noise),  # may depend on the noise of the epoch
+        build_growth(spec, plan, noise),  # may depend on the noise of the epoch
         average,  # of the weights after the step
         RunningStatistics(plan, position),  # merged before they are evaluated
         evaluation,
@@ -289,7 +289,7 @@ def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback
         accelerator=config.accelerator,
         devices=config.devices,
         num_nodes=config.num_nodes,
-        strategy=RunStrategy(exchanges=exchanges, of_users=config.has_own_module, **ddp),
+        strategy=RunStrategy(exchanges=exchanges, is_users=config.has_own_module, **ddp),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.most_epochs,

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule, Trainer
 
-from lightning_modules.callbacks.steps import AfterSteps, took_step
+from lightning_modules.callbacks.steps import AfterSteps, ends_step
 from lightning_modules.data.batch_counts import count_examples
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.world import all_reduce, gather_states, own_state
@@ -70,7 +70,7 @@ class BatchContract(AfterSteps):
             raise BatchContractBroken(msg)
         micro_batch = self._plan.split(trainer.current_epoch).micro_batch
         self._examples += count_examples(batch, micro_batch)
-        if took_step(trainer, batch_idx):
+        if ends_step(trainer, batch_idx):
             self._examples_of_steps.append(self._examples)
             self._examples = 0
             self._check_step(trainer, pl_module)
@@ -97,7 +97,7 @@ class BatchContract(AfterSteps):
         )
         raise BatchContractBroken(msg)
 
-    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Compare the examples of every step, summed over ranks, with the global batch.
 
         Raises:

@@ -53,7 +53,7 @@ class MeasuredGrowth(Callback):
         self._plan.grow(tuple(checkpoint["callbacks"][self.state_key]["grown"]))
 
 
-def measured_growth(
+def build_growth(
     spec: RunSpec, plan: RankPlan, noise: GradientNoise | None
 ) -> MeasuredGrowth | None:
     """The callback for a schedule with measured growth; None if growth is planned or absent."""

@@ -14,7 +14,7 @@ from pytorch_lightning.callbacks import Callback, Checkpoint
 from torch.serialization import add_safe_globals
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.steps import took_step
+from lightning_modules.callbacks.steps import ends_step
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
@@ -113,7 +113,7 @@ class RunCheckpoint(Checkpoint):
         def stop_if_due(own: Callable[..., None], outputs: Any, batch: Any, batch_idx: int) -> None:
             """Save and stop inside the epoch if that is requested; raises `Stopped`."""
             own(outputs, batch, batch_idx)
-            if not took_step(trainer, batch_idx):
+            if not ends_step(trainer, batch_idx):
                 return
             epoch, step = trainer.current_epoch, self._contract.steps
             steps = self._plan.steps(epoch)

@@ -12,7 +12,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, Checkpoint
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.steps import AfterSteps, current_lrs, took_step
+from lightning_modules.callbacks.steps import AfterSteps, current_lrs, ends_step
 from lightning_modules.rank_plan import RankPlan
 from sweeper.store.step_progress import StepProgress
 
@@ -50,7 +50,7 @@ class Clock(AfterSteps):
         """Restart the clock for the epoch."""
         self._started = time.perf_counter()
 
-    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the training time; this callback runs first, so validation is not in it."""
         self.train_s += self._seconds
 
@@ -108,7 +108,7 @@ class Curve(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Record the learning rate that the optimizer used in the step."""
-        if took_step(trainer, batch_idx):
+        if ends_step(trainer, batch_idx):
             lrs = current_lrs(trainer)
             if own := getattr(trainer.strategy, "own_lrs", None):  # before the factor
                 self._peaks = [max(self._peaks[0], own[0]), max(self._peaks[1], lrs[0])]
@@ -206,7 +206,7 @@ class StepReport(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count a step; report when due, and at the last step of an epoch already reported on."""
-        if not took_step(trainer, batch_idx):
+        if not ends_step(trainer, batch_idx):
             return
         now, epoch = time.perf_counter(), trainer.current_epoch
         if self._recent:

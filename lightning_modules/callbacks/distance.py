@@ -7,7 +7,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.run_class import after_layers_exist
+from lightning_modules.run_class import call_once_layers_exist
 
 
 class DistanceFromStart(Callback):
@@ -36,7 +36,7 @@ class DistanceFromStart(Callback):
             self._start = {name: p.detach().to("cpu", copy=True) for name, p in named}
 
         if trainer.is_global_zero:
-            after_layers_exist(pl_module, keep)
+            call_once_layers_exist(pl_module, keep)
 
     @torch.no_grad()
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

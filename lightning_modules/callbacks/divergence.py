@@ -83,7 +83,7 @@ class Divergence(AfterSteps):
             msg = f"the gradient became non-finite at {self._place}"
             raise Diverged(msg)
 
-    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the epoch's training loss.
 
         Raises:

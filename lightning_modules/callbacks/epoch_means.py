@@ -91,7 +91,7 @@ class TrainingMetrics(AfterSteps):
                 loss = loss if factor == 1 else loss * factor
             self._sums.add({"loss": loss}, share.items)
 
-    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average over the epoch and start new sums."""
         self.columns = {f"train_{name}": mean for name, mean in self._sums.means().items()}
         self._sums = EpochSums(self._names, pl_module.device)

@@ -6,9 +6,9 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.callbacks.steps import took_step
+from lightning_modules.callbacks.steps import ends_step
 from lightning_modules.data.batch_counts import count_examples
-from lightning_modules.data.randomness import OF_STEP, VALIDATION, seed_draws
+from lightning_modules.data.randomness import STEP_DRAWS, VALIDATION, seed_draws
 from lightning_modules.layers.keyed_dropout import check_draws, generator_state
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.rank_plan import RankPlan
@@ -71,9 +71,9 @@ class FollowPlan(Callback):
         """
         if not self._plan.has_own_module or not pl_module.automatic_optimization:
             return
-        if took_step(trainer, self._batch_idx):
+        if ends_step(trainer, self._batch_idx):
             step = self._plan.step(trainer.current_epoch, self._batch_idx)
-            seed_draws(self._plan.seed, OF_STEP, step)
+            seed_draws(self._plan.seed, STEP_DRAWS, step)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clear the position: validation examples have none in the epoch."""

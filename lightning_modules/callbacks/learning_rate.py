@@ -89,8 +89,8 @@ class AdaScaleRate(Callback):
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Set the rate that AdaScale computes from this step's gradient."""
-        if self._noise.of_step is not None:
-            _set_lr(optimizer, self._adascale.step(self._noise.of_step))
+        if self._noise.step_noise is not None:
+            _set_lr(optimizer, self._adascale.step(self._noise.step_noise))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the run with the epoch in which the schedule ends."""

@@ -11,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     post_localSGD_hook,
 )
 
-from lightning_modules.callbacks.steps import AfterSteps, took_step
+from lightning_modules.callbacks.steps import AfterSteps, ends_step
 from lightning_modules.optimizers.run_strategy import ddp_wrapper
 from lightning_modules.process.world import all_reduce_list, gather_states, num_ranks
 
@@ -61,12 +61,12 @@ class PostLocalSGD(AfterSteps):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Average the weights if it is time."""
-        if took_step(trainer, batch_idx):
+        if ends_step(trainer, batch_idx):
             was_local, self._steps = self.is_local, trainer.global_step
             if was_local and self.is_agreed:
                 average_weights(pl_module)
 
-    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average the weights before they are evaluated and saved."""
         if self.is_local:
             average_weights(pl_module)

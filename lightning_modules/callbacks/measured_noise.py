@@ -9,7 +9,7 @@ from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.steps import gradient_norm, loss_scale
-from lightning_modules.gradients.micro_gradients import MicroGradients, squared_norm
+from lightning_modules.gradients.micro_gradients import MicroGradients
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.noise import Noise, NoiseAverage, noise_of_batch, noise_scale
 
@@ -24,16 +24,16 @@ class GradientNoise(Callback):
 
     Attributes:
         gradient_norm: of the step that is about to be taken, on the device.
-        of_step: noise of the step that is about to be taken; None if its gradient is not finite.
+        step_noise: noise of the step that is about to be taken; None if its gradient is not finite.
         columns: the epoch's `noise_scale`; None without any finite step [examples].
     """
 
     def __init__(self, plan: RankPlan, *, span: int) -> None:
         self._plan, self._span = plan, span
-        self._micro = MicroGradients(squared_norm)
+        self._micro = MicroGradients(lambda gradient: gradient.square().sum())
         self._epoch = NoiseAverage(smoothing=1.0)
         self.gradient_norm = torch.tensor(math.nan)
-        self.of_step: Noise | None = None
+        self.step_noise: Noise | None = None
         self.columns: dict[str, float | None] = {"noise_scale": None}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -50,16 +50,16 @@ class GradientNoise(Callback):
         """Measure the step whose gradient is complete."""
         self.gradient_norm = gradient_norm(pl_module.parameters())
         norm = self.gradient_norm.item()
-        self.of_step = None
+        self.step_noise = None
         if not math.isfinite(norm):  # the loss scaler skips this step
             return
         parameters = [p for p in pl_module.parameters() if p.grad is not None]
         mean_square = torch.stack(self._micro.means(parameters)).sum()
         batch = self._plan.split(trainer.current_epoch).global_batch
-        self.of_step = noise_of_batch(
+        self.step_noise = noise_of_batch(
             float(mean_square), norm**2, span=self._span, parts=batch // self._span
         )
-        self._epoch.add(self.of_step)
+        self._epoch.add(self.step_noise)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average over the epoch's steps."""

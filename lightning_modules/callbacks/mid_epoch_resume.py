@@ -1,7 +1,6 @@
 """Resuming in the middle of an epoch, on any number of ranks and any micro-batch."""
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,7 +48,7 @@ class MidEpochResume(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remember the Trainer, and act after the module's own `on_train_start`."""
         self._trainer = trainer
-        run_class(pl_module).after("on_train_start", lambda: self._restore(trainer, pl_module))
+        run_class(pl_module).call_after("on_train_start", lambda: self._restore(trainer, pl_module))
 
     def state_dict(self) -> dict[str, Any]:
         """The epoch's steps, 0 between epochs [steps]; what is frozen or in evaluation mode.
@@ -83,8 +82,17 @@ class MidEpochResume(Callback):
         states = checkpoint["callbacks"]
         self._loaded = states[self.state_key]
         # older checkpoints have the metrics apart
+        ranks: list[_States] | None
         ranks = self._loaded.get("metrics") or states.get("MetricStates", {}).get("ranks")
-        self._metrics = own_state(ranks, lambda of_ranks, share: _common(of_ranks)) if ranks else {}
+        if ranks:  # on another number of ranks than before, those that are the same on all
+            self._metrics = own_state(
+                ranks,
+                lambda every, share: {
+                    name: state
+                    for name, state in every[0].items()
+                    if all(_is_same(state, other.get(name)) for other in every)
+                },
+            )
         steps, epoch = self._loaded["steps"], checkpoint["epoch"]
         self._plan.resumed_at = (epoch, steps) if steps else (epoch + 1, 0)
         if steps:
@@ -122,33 +130,20 @@ class MidEpochResume(Callback):
         ]
         if not hooks and not is_overridden("on_train_epoch_start", module):
             return
-        with _keep_state(trainer, module):
+        kept = clone_tensors(module)  # weights, buffers and rates stay as loaded
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        rates = [group["lr"] for group in groups]
+        with run_class(module).mute("log"):
             seed_draws(self._plan.seed, trainer.current_epoch)
             for hook in hooks:
                 hook(trainer, module)
             module.on_train_epoch_start()
-
-
-@contextmanager
-def _keep_state(trainer: Trainer, module: LightningModule) -> Generator[None]:
-    """Log nothing in the block; afterwards restore weights, buffers and rates as loaded."""
-    kept = clone_tensors(module)
-    groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-    rates = [group["lr"] for group in groups]
-    with run_class(module).mute("log"):
-        yield
-    with torch.no_grad():
-        for name, tensor in named_tensors(module):
-            if name in kept:
-                tensor.copy_(kept[name])
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
-
-
-def _common(states: Sequence[_States]) -> _States:
-    """The states of metrics that are the same on all ranks."""
-    first = states[0]
-    return {name: a for name, a in first.items() if all(_is_same(a, s.get(name)) for s in states)}
+        with torch.no_grad():
+            for name, tensor in named_tensors(module):
+                if name in kept:
+                    tensor.copy_(kept[name])
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
 
 
 def _is_same(a: Any, b: Any) -> bool:

@@ -6,7 +6,7 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
-from lightning_modules.callbacks.steps import took_step
+from lightning_modules.callbacks.steps import ends_step
 from lightning_modules.process.world import all_reduce, num_ranks
 
 #: Interval of a scheduler that Lightning leaves alone: it only steps "epoch" and "step".
@@ -45,7 +45,7 @@ class OwnSchedulers(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Step the per-step schedulers, except after the last step: validation comes first."""
-        if took_step(trainer, batch_idx) and not trainer.is_last_batch:
+        if ends_step(trainer, batch_idx) and not trainer.is_last_batch:
             done = (batch_idx + 1) // trainer.accumulate_grad_batches
             self._step(trainer, pl_module, "step", done)
 

@@ -30,7 +30,7 @@ class RunningStatistics(AfterSteps):
             layer.load_terms(state)
         self._loaded = []
 
-    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Merge the statistics of all ranks."""
         epoch, plan = trainer.current_epoch, self._plan
         spans = plan.steps(epoch) * plan.split(epoch).global_batch // plan.bn_span

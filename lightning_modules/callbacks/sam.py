@@ -1,8 +1,7 @@
 """Sharpness-aware minimisation: descend along the gradient at worse weights nearby."""
 
 import inspect
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from copy import copy, deepcopy
 from typing import Any
 
@@ -49,8 +48,19 @@ class SAM(Callback):
         accepted = inspect.signature(pl_module.training_step).parameters.values()
         takes_all = any(p.kind is p.VAR_POSITIONAL for p in accepted)
         taken = (copy(batch), batch_idx)[: 2 if takes_all else len(accepted)]
-        with trainer.precision_plugin.train_step_context(), _keep_metrics(pl_module):
+        # The other pass logs, updates metrics and draws as if this pass had not been made.
+        metrics = [part for part in pl_module.modules() if isinstance(part, Metric)]
+        states = deepcopy([metric_state(metric) for metric in metrics])  # some share their states
+        devices = [pl_module.device] if pl_module.device.type == "cuda" else []
+        with (
+            trainer.precision_plugin.train_step_context(),
+            run_class(pl_module).mute("log"),
+            keep_generators(),
+            torch.random.fork_rng(devices),
+        ):
             outputs: Any = pl_module.training_step(*taken)
+        for metric, state in zip(metrics, states, strict=True):
+            set_metric_state(metric, state)
         outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         loss: Tensor = outputs["loss"]
         self._at_w = {"loss": loss.detach() / trainer.accumulate_grad_batches}
@@ -82,15 +92,3 @@ class SAM(Callback):
     ) -> None:
         """Give other callbacks the loss and sums of the pass at ``w``."""
         outputs.update(self._at_w)
-
-
-@contextmanager
-def _keep_metrics(module: LightningModule) -> Generator[None]:
-    """Leave what a module logs, its metrics and the generators as they were before the block."""
-    metrics = [part for part in module.modules() if isinstance(part, Metric)]
-    states = deepcopy([metric_state(metric) for metric in metrics])  # some share their states
-    devices = [module.device] if module.device.type == "cuda" else []
-    with run_class(module).mute("log"), keep_generators(), torch.random.fork_rng(devices):
-        yield
-    for metric, state in zip(metrics, states, strict=True):
-        set_metric_state(metric, state)

@@ -16,7 +16,7 @@ class AfterSteps(Callback):
 
     _epoch = -1
 
-    def after_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Called once all steps of the epoch are taken."""
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -27,10 +27,10 @@ class AfterSteps(Callback):
         """Call the hook, unless validation has done so."""
         if self._epoch != trainer.current_epoch:
             self._epoch = trainer.current_epoch
-            self.after_steps(trainer, pl_module)
+            self.on_steps_end(trainer, pl_module)
 
 
-def took_step(trainer: Trainer, batch_idx: int) -> bool:
+def ends_step(trainer: Trainer, batch_idx: int) -> bool:
     """Whether an optimizer step ended with this micro-batch; Lightning's rule."""
     is_whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
     return is_whole or trainer.is_last_batch

@@ -8,8 +8,8 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from lightning_modules.callbacks.steps import took_step
-from lightning_modules.run_class import after_layers_exist
+from lightning_modules.callbacks.steps import ends_step
+from lightning_modules.run_class import call_once_layers_exist
 
 
 class WeightAverage(Callback):
@@ -34,7 +34,7 @@ class WeightAverage(Callback):
         def begin() -> None:
             self._average = [p.detach().clone() for p in pl_module.parameters()]
 
-        after_layers_exist(pl_module, begin)
+        call_once_layers_exist(pl_module, begin)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Move the average to the module's device, in each weight's own memory format."""
@@ -46,7 +46,7 @@ class WeightAverage(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Update the average after a step."""
-        if took_step(trainer, batch_idx):
+        if ends_step(trainer, batch_idx):
             weights = [p.detach() for p in pl_module.parameters()]
             self._update(self._average, weights, 0)
 

@@ -27,7 +27,7 @@ def count_examples(batch: Any, expected: int | None = None) -> int:
     size = len(batch) if isinstance(batch, Tensor) else getattr(batch, "batch_size", None)
     if isinstance(size, int):  # such as a batch of graphs
         return size
-    parts = parts_of(batch)
+    parts = list_parts(batch)
     if expected is not None and expected in map(len, filter(_has_length, parts)):
         lengths = [len(part) for part in parts if isinstance(part, Tensor) and part.ndim > 0]
         all_alike = len(lengths) > 1 and len(set(lengths)) == 1
@@ -44,7 +44,7 @@ def count_examples(batch: Any, expected: int | None = None) -> int:
         raise ValueError(msg) from error
 
 
-def parts_of(batch: Any) -> list[Any]:
+def list_parts(batch: Any) -> list[Any]:
     """What a batch is made of: its values, its items, or the attributes of an object."""
     if isinstance(batch, list | tuple):  # most are, and checking against an abstract class is slow
         return list(batch)

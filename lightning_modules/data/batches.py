@@ -135,7 +135,7 @@ class TrainingPasses:
         epoch = self._epoch or 0
         is_trained_on, self._is_trained_on = self._is_trained_on, False
         first_step = self._plan.first_step(epoch) if is_trained_on else 0
-        batches = self._from_step(first_step, epoch)
+        batches = self._make_batches(first_step, epoch)
         if self._windows and self._epoch is not None:
             batches = self._windows(batches, epoch)
         if not self._plan.has_own_module:
@@ -146,7 +146,7 @@ class TrainingPasses:
             seed_draws(self._plan.seed, epoch, self._plan.first_example(epoch, micro_step))
             yield batch
 
-    def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
+    def _make_batches(self, first_step: int, epoch: int) -> Iterator[Any]:
         """The micro-batches of an epoch from a 0-based step on."""
         raise NotImplementedError
 
@@ -165,7 +165,7 @@ class MicroBatches(TrainingPasses):
         super().__init__(plan, getattr(data, "dataset", data), windows)
         self._data, self._seed = data, seed
 
-    def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
+    def _make_batches(self, first_step: int, epoch: int) -> Iterator[Any]:
         self._data.set_epoch(self._seed, epoch)
         positions = self.positions(first_step)
         stream: Any = getattr(self._data, "train_stream", None)

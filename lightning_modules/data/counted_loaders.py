@@ -80,7 +80,7 @@ class CountedBatches(TrainingPasses):
         super().__init__(plan, loader.dataset, windows)
         self._loader = loader
 
-    def _from_step(self, first_step: int, epoch: int) -> Iterator[Any]:
+    def _make_batches(self, first_step: int, epoch: int) -> Iterator[Any]:
         """The full micro-batches of an epoch from a 0-based step on.
 
         Raises:

@@ -175,7 +175,7 @@ class _Views(Dataset[Batch]):
         positions = np.fromiter(examples, dtype=np.int64, count=len(examples))
         draws = example_uniforms(seed, epoch, positions, RESIZED_CROP_DRAWS)
         for view, example, own_draws in zip(views, examples, draws, strict=True):
-            encoded = images.encoded(example)
+            encoded = images.read_bytes(example)
             image = decode_image(encoded, channels=3, name=lambda e=example: images.name(e))
             if split == "train":
                 view.copy_(random_resized_crop(image, own_draws, size=self._size))

@@ -2,7 +2,8 @@
 
 import bisect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,7 +86,7 @@ class FolderImages:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def encoded(self, row: int) -> bytes:
+    def read_bytes(self, row: int) -> bytes:
         """The bytes of an image file."""
         return Path(self.name(row)).read_bytes()
 
@@ -171,7 +172,8 @@ class ParquetImages:
         labels: list[npt.NDArray[np.int64]] = []
         rows = 0
         for path in files:
-            parquet = _open_parquet(path)
+            with _explain_errors(path):
+                parquet = pq.ParquetFile(path)
             column = _find_column(_LABEL_COLUMNS, parquet, path)
             labels.append(parquet.read([column])[column].to_numpy().astype(np.int64))
             if num_classes is not None:
@@ -185,7 +187,7 @@ class ParquetImages:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def encoded(self, row: int) -> bytes:
+    def read_bytes(self, row: int) -> bytes:
         """The encoded image of a row; its whole row group is read and cached."""
         group = bisect.bisect_right(self._starts, row) - 1
         if self._cached[0] != group:
@@ -209,14 +211,12 @@ class ParquetImages:
 
     def _read_group(self, group: int) -> list[bytes | None]:
         path, number = self._groups[group]
-        if path not in self._open:
-            self._open[path] = _open_parquet(path)
-        parquet = self._open[path]
-        column = _find_column(_IMAGE_COLUMNS, parquet, path)
-        try:
+        with _explain_errors(path):
+            if path not in self._open:
+                self._open[path] = pq.ParquetFile(path)
+            parquet = self._open[path]
+            column = _find_column(_IMAGE_COLUMNS, parquet, path)
             table = parquet.read_row_group(number, [f"{column}.bytes"], use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise ValueError(_unreadable(path, error)) from error
         return [image and image["bytes"] for image in table[column].to_pylist()]
 
 
@@ -241,18 +241,16 @@ def missing_files(root: Path, split: str) -> str:
     )
 
 
-def _open_parquet(path: Path) -> pq.ParquetFile:
+@contextmanager
+def _explain_errors(path: Path) -> Generator[None]:
     try:
-        return pq.ParquetFile(path)
+        yield
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(_unreadable(path, error)) from error
-
-
-def _unreadable(path: Path, error: Exception) -> str:
-    return (
-        f"every data file must be a complete parquet file; {path} is not: {error}. Download it "
-        "again."
-    )
+        msg = (
+            f"every data file must be a complete parquet file; {path} is not: {error}. Download it "
+            "again."
+        )
+        raise ValueError(msg) from error
 
 
 def _find_column(columns: Sequence[str], parquet: pq.ParquetFile, path: Path) -> str:

@@ -45,28 +45,28 @@ def example_uniforms(
 
 def draw_stream(*key: int) -> int:
     """Where the counters of a key begin, from 0 to below 2**64; the order of the parts matters."""
-    return _mix_word(_stream_of(key[:-1]) + key[-1] + _GOLDEN)
+    return _mix_word(_prefix_stream(key[:-1]) + key[-1] + _GOLDEN)
 
 
 @lru_cache(maxsize=64)  # keys of the examples of an epoch differ in their last part
-def _stream_of(key: tuple[int, ...]) -> int:
+def _prefix_stream(key: tuple[int, ...]) -> int:
     return draw_stream(*key) if key else 0
 
 
 def counter_bits(stream: int, first: int, num: int, device: torch.device) -> Tensor:
     """Random 64-bit words of consecutive counters of a `draw_stream`: int64, shape (num,)."""
-    bits = torch.arange(num, device=device).mul_(_signed(_GOLDEN))
-    bits.add_(_signed(stream + (first + 1) * _GOLDEN))
+    bits = torch.arange(num, device=device).mul_(_to_signed(_GOLDEN))
+    bits.add_(_to_signed(stream + (first + 1) * _GOLDEN))
     shifted = torch.empty_like(bits)
     for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, None)):
         torch.bitwise_right_shift(bits, shift, out=shifted)
         bits.bitwise_xor_(shifted.bitwise_and_(2 ** (64 - shift) - 1))  # the sign was shifted in
         if factor is not None:
-            bits.mul_(_signed(factor))
+            bits.mul_(_to_signed(factor))
     return bits
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     """The number whose two's complement is this word, modulo 2**64."""
     word %= 2**64
     return word - 2**64 if word >= 2**63 else word
@@ -88,7 +88,7 @@ def _mix(bits: npt.NDArray[np.uint64] | np.uint64) -> npt.NDArray[np.uint64]:
 
 
 VALIDATION = -1 % 2**63  # in place of an epoch: the same draws after every epoch
-OF_STEP = -2 % 2**63  # in place of an epoch: draws for the gradient of an optimizer step
+STEP_DRAWS = -2 % 2**63  # in place of an epoch: draws for the gradient of an optimizer step
 
 
 @contextmanager

@@ -155,7 +155,7 @@ def _decode_rows(rows: ParquetImages, shape: tuple[int, ...]) -> Pixels:
     pixels = np.empty((len(rows), height, width, channels), dtype=np.uint8)
     for row in range(len(rows)):
         image = decode_image(
-            rows.encoded(row), channels=channels, name=lambda row=row: rows.name(row)
+            rows.read_bytes(row), channels=channels, name=lambda row=row: rows.name(row)
         )
         if image.shape != shape:
             msg = (

@@ -33,7 +33,7 @@ class GradientExchange(Callback):
         ddp_wrapper(trainer).register_comm_hook(self._hook_state, self._hook)
 
 
-def gradient_exchange(config: settings.CommHook) -> Callback | None:
+def build_exchange(config: settings.CommHook) -> Callback | None:
     """The selected exchange; None for DDP's own all-reduce. Post-local SGD is built elsewhere.
 
     Raises:

@@ -14,11 +14,6 @@ from sweeper.upstream.torchs import foreach_mul
 Statistic = Callable[[Tensor], Tensor]
 
 
-def squared_norm(gradient: Tensor) -> Tensor:
-    """The squared norm of the parameter's gradient."""
-    return gradient.square().sum()
-
-
 class MicroGradients:
     """Means of a statistic over all micro-batches of an optimizer step, on all ranks.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed import GradBucket
 from torch.futures import Future
 
-from lightning_modules.gradients.tree_sum import TreeSum, held_nodes, sum_over_ranks
+from lightning_modules.gradients.tree_sum import TreeSum, rank_nodes, sum_over_ranks
 from lightning_modules.layers.ghost_batchnorm import GhostBatchNorm, ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.optimizers.run_strategy import ddp_wrapper
@@ -47,7 +47,7 @@ class OrderedSum(Callback):
         self._spans = split.global_batch // self._plan.bn_span  # of a step
         indices = micro_batch_indices(split, self._plan.bn_span)
         self._last = indices[self._plan.rank][-1]
-        self._held = held_nodes(indices)
+        self._held = rank_nodes(indices)
         self._sum = TreeSum(self._num)
 
     def on_before_backward(

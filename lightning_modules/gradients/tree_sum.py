@@ -38,7 +38,7 @@ class TreeSum:
         self.partial[node] = tensors
 
 
-def held_nodes(leaves_of_ranks: Sequence[range]) -> list[list[Node]]:
+def rank_nodes(leaves_of_ranks: Sequence[range]) -> list[list[Node]]:
     """The sums that each rank is left with when it has added all its leaves, in ascending order.
 
     A single sum each if the number of ranks is a power of two, and all have equally many,

@@ -43,7 +43,7 @@ class _Spans:
     counted_pass: int | None = None
     is_copy: bool = False
 
-    def for_copy(self, layer: nn.Module) -> "_Spans":
+    def copy_state(self, layer: nn.Module) -> "_Spans":
         """For a copy, which begins with the running statistics of the epoch's start."""
         self.position.add_layer(layer)
         return _Spans(span=self.span, position=self.position, together=self.together, is_copy=True)

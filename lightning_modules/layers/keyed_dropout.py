@@ -51,7 +51,7 @@ class _Draws:
     seen: int = -1
     calls: int = 0
 
-    def for_copy(self, layer: nn.Module) -> "_Draws":
+    def copy_state(self, layer: nn.Module) -> "_Draws":
         """For a copy of the layer."""
         del layer
         return replace(self, stream=(*self.stream, 0), seen=-1, calls=0)

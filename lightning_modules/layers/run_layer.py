@@ -16,7 +16,7 @@ class RunLayer(nn.Module):
 
     Attributes:
         plain_class: what the layer was.
-        state: what the run keeps for this layer; it has a method `for_copy`.
+        state: what the run keeps for this layer; it has a method `copy_state`.
     """
 
     plain_class: ClassVar[type[nn.Module]]
@@ -37,7 +37,7 @@ class RunLayer(nn.Module):
 
     def _new_copy(self) -> Self:
         copied = object.__new__(type(self))
-        copied.__dict__["state"] = self.state.for_copy(copied)
+        copied.__dict__["state"] = self.state.copy_state(copied)
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:

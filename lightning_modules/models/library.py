@@ -42,11 +42,16 @@ def torchvision_model(
     image_size = {"image_size": height} if name.startswith("vit_") else {}
     model = get_model(name, num_classes=num_classes, **image_size, **settings)
     if stem == "small" or (stem == "auto" and height <= _SMALL and isinstance(model, ResNet)):
-        _begin_small(model, channels, name)
+        # keep a small image's resolution: 3x3 convolution of stride 1, no pooling
+        resnet = _check_resnet(model, name, "model.stem=small")
+        first = nn.Conv2d(channels, 64, kernel_size=3, stride=1, padding=1, bias=False)
+        nn.init.kaiming_normal_(first.weight, mode="fan_out", nonlinearity="relu")
+        resnet.conv1 = first
+        resnet.maxpool = nn.Identity()  # type: ignore[assignment]
     elif channels != 3:
-        _take_channels(model, channels)
+        _replace_first_convolution(model, channels)
     if head_std is not None:
-        nn.init.normal_(_resnet(model, name, "model.head_std").fc.weight, std=head_std)
+        nn.init.normal_(_check_resnet(model, name, "model.head_std").fc.weight, std=head_std)
     return model
 
 
@@ -78,16 +83,7 @@ def timm_model(
     return timm.create_model(name, num_classes=num_classes, in_chans=input_shape[0], **settings)
 
 
-def _begin_small(model: nn.Module, channels: int, name: str) -> None:
-    """Keep a small image's resolution: 3x3 convolution of stride 1, no pooling."""
-    resnet = _resnet(model, name, "model.stem=small")
-    first = nn.Conv2d(channels, 64, kernel_size=3, stride=1, padding=1, bias=False)
-    nn.init.kaiming_normal_(first.weight, mode="fan_out", nonlinearity="relu")
-    resnet.conv1 = first
-    resnet.maxpool = nn.Identity()  # type: ignore[assignment]
-
-
-def _take_channels(model: nn.Module, channels: int) -> None:
+def _replace_first_convolution(model: nn.Module, channels: int) -> None:
     """Replace the first convolution, so that it takes this many channels."""
     path, first = next((p, m) for p, m in model.named_modules() if isinstance(m, nn.Conv2d))
     parent, _, attribute = path.rpartition(".")
@@ -103,7 +99,7 @@ def _take_channels(model: nn.Module, channels: int) -> None:
     setattr(model.get_submodule(parent), attribute, taken)
 
 
-def _resnet(model: nn.Module, name: str, setting: str) -> ResNet:
+def _check_resnet(model: nn.Module, name: str, setting: str) -> ResNet:
     if not isinstance(model, ResNet):
         msg = f"{setting} is for ResNets; got model.name={name}. Remove the setting."
         raise ValueError(msg)

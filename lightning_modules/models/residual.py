@@ -43,7 +43,13 @@ class SmallResNet(nn.Module):
         for stage, after in enumerate(channels):
             for block in range(blocks):
                 stride = 2 if stage and not block else 1
-                layers.append(_block(before, after, stride=stride))
+                shortcut = None
+                if stride > 1 or before != after:
+                    shortcut = nn.Sequential(
+                        nn.Conv2d(before, after, kernel_size=1, stride=stride, bias=False),
+                        nn.BatchNorm2d(after),
+                    )
+                layers.append(BasicBlock(before, after, stride=stride, downsample=shortcut))
                 before = after
         self.blocks = nn.Sequential(*layers)
         self.head = nn.Linear(before, num_classes)
@@ -54,13 +60,3 @@ class SmallResNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits, shape (n, num_classes), of images, shape (n, channels, height, width)."""
         return self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
-
-
-def _block(before: int, after: int, *, stride: int) -> BasicBlock:
-    if stride == 1 and before == after:
-        return BasicBlock(before, after)
-    shortcut = nn.Sequential(
-        nn.Conv2d(before, after, kernel_size=1, stride=stride, bias=False),
-        nn.BatchNorm2d(after),
-    )
-    return BasicBlock(before, after, stride=stride, downsample=shortcut)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from lightning_modules.data.batch_counts import parts_of
+from lightning_modules.data.batch_counts import list_parts
 
 
 def fingerprint(thing: Any, known: Collection[Any] = ()) -> bytes | None:
@@ -38,7 +38,7 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> str | None:
         """Leave out the content of known objects, and of what belongs to the Trainer."""
         is_known = id(obj) in self._known
-        return "known" if is_known or isinstance(obj, _OF_TRAINER) else None
+        return "known" if is_known or isinstance(obj, _TRAINER_PARTS) else None
 
     def reducer_override(self, obj: Any) -> Any:
         """Tensors by their values, since they may be views of much larger tensors."""
@@ -51,7 +51,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-_OF_TRAINER = (pl.Trainer, Optimizer, LRScheduler)
+_TRAINER_PARTS = (pl.Trainer, Optimizer, LRScheduler)
 
 
 def attributes(module: pl.LightningModule, skipped: type[nn.Module]) -> dict[str, bytes | None]:
@@ -126,7 +126,7 @@ def changed_tensors(
     ]
 
 
-def example_in_both(many: Any, alone: Any, index: int, size: int) -> bool | None:
+def is_same_example(many: Any, alone: Any, index: int, size: int) -> bool | None:
     """Whether an example is the same in a batch of many as in a batch of its own.
 
     Padding does not count. What has no entry for each example is not compared; None if nothing has.
@@ -144,8 +144,8 @@ def example_in_both(many: Any, alone: Any, index: int, size: int) -> bool | None
     if isinstance(many, Mapping) and isinstance(alone, Mapping):
         pairs = [(many[key], alone[key]) for key in many if key in alone]
     else:
-        pairs = list(zip(parts_of(many), parts_of(alone), strict=False))
-    found = [example_in_both(*pair, index, size) for pair in pairs]
+        pairs = list(zip(list_parts(many), list_parts(alone), strict=False))
+    found = [is_same_example(*pair, index, size) for pair in pairs]
     known = [is_same for is_same in found if is_same is not None]
     return all(known) if known else None
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from lightning_modules.data.own_loaders import make_batch
 from lightning_modules.data.randomness import generator_states, keep_generators, seed_generators
-from lightning_modules.modules.comparisons import example_in_both, fingerprint
+from lightning_modules.modules.comparisons import fingerprint, is_same_example
 from sweeper.spec.guarantee_names import KEYED_ITEMS, SEPARATE_ITEMS
 
 ITEMS = 3  # number that is tried
@@ -53,9 +53,9 @@ def check_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Fi
         alone = [make_batch(loader.dataset, loader.collate_fn, [key]) for key in keys]
     except Exception as error:  # noqa: BLE001  whatever the user's data set raises
         return dict.fromkeys(
-            (KEYED_ITEMS, SEPARATE_ITEMS), unknown_after("loading an example", error)
+            (KEYED_ITEMS, SEPARATE_ITEMS), error_finding("loading an example", error)
         )
-    same = {example_in_both(many, own, i, len(order)) for i, own in enumerate(alone)}
+    same = {is_same_example(many, own, i, len(order)) for i, own in enumerate(alone)}
     separate = _NOT_COMPARED if None in same else MIXED if False in same else _SEPARATE
     return {KEYED_ITEMS: keyed, SEPARATE_ITEMS: separate}
 
@@ -74,11 +74,11 @@ def check_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
         with keep_generators():
             repeats = begin() == begin()
     except Exception as error:  # noqa: BLE001  whatever the user's data set raises
-        return {KEYED_ITEMS: asdict(unknown_after("loading an example", error))}
+        return {KEYED_ITEMS: asdict(error_finding("loading an example", error))}
     return {} if repeats else {KEYED_ITEMS: asdict(_OTHER_PASSES)}
 
 
-def unknown_after(what: str, error: Exception) -> Finding:
+def error_finding(what: str, error: Exception) -> Finding:
     """The finding for an error that the user's code raised."""
     message = f"not determined: {what} on a CPU raised {describe_error(error)}"
     return Finding(holds=None, message=message, do="Training may fail too.")

@@ -24,7 +24,7 @@ from lightning_modules.data.randomness import seed_everything
 from lightning_modules.modules.item_findings import OTHER_ORDER, check_passes
 from lightning_modules.modules.trial_findings import EXAMPLES, check_seeds, findings
 from lightning_modules.process.output import quieten
-from lightning_modules.run_class import after_layers_exist, run_class
+from lightning_modules.run_class import call_once_layers_exist, run_class
 from sweeper.spec.config import Component, is_ours
 from sweeper.spec.guarantee_names import SEPARATE_ITEMS
 from sweeper.spec.import_path import import_callable
@@ -131,7 +131,7 @@ def build_module(component: Component | Mapping[str, Any]) -> pl.LightningModule
             own()
 
     run_class(module).wrap("configure_model", configure_once)
-    after_layers_exist(module, lambda: _check_sizes(module))
+    call_once_layers_exist(module, lambda: _check_sizes(module))
     return module
 
 

@@ -14,7 +14,7 @@ from lightning_modules.modules.item_findings import (
     Finding,
     check_items,
     describe_error,
-    unknown_after,
+    error_finding,
 )
 from lightning_modules.modules.trial_steps import Result, TrialSteps
 from lightning_modules.process.output import quieten
@@ -99,8 +99,8 @@ _TOO_LARGE = Finding(holds=None, message="not tested: the module is too large to
 
 
 def _check_additive(steps: TrialSteps) -> Finding:
-    mode = "eval" if any(result.drew for result in steps.of("fixed")) else "fixed"
-    results = steps.of(mode)
+    mode = "eval" if any(result.drew for result in steps.mode_results("fixed")) else "fixed"
+    results = steps.mode_results(mode)
     if not steps.is_made("fixed"):
         return _explain_stop(steps)
     if not steps.is_made(mode) or any(result.drew for result in results):
@@ -108,8 +108,8 @@ def _check_additive(steps: TrialSteps) -> Finding:
     if not results:
         return _NOT_ACCUMULATED
     found = _compare_windows(results, _TOLERANCE[steps.precision])
-    alone = steps.of("fixed")[0].loss
-    for result in steps.of("within") if found.holds else ():
+    alone = steps.mode_results("fixed")[0].loss
+    for result in steps.mode_results("within") if found.holds else ():
         loss, tolerance = result.loss, _TOLERANCE[steps.precision]
         if loss and alone and not math.isclose(loss, alone, rel_tol=tolerance):
             return _COUNTS_PARTS
@@ -179,13 +179,17 @@ def _check_draws(steps: TrialSteps) -> Finding:
             f"with dropout masks per example, a training step raises {describe_error(steps.error)}"
         )
         return Finding(holds=False, message=message, do="A run would raise the same error.")
-    if not steps.of("keyed")[0].drew:
+    if not steps.mode_results("keyed")[0].drew:
         # If the module is additive without dropout, it must be so with masks by example.
-        fixed, tolerance = steps.of("fixed"), _TOLERANCE[steps.precision]
+        fixed, tolerance = steps.mode_results("fixed"), _TOLERANCE[steps.precision]
         drew = any(result.drew for result in fixed)
         if drew or not (fixed and _compare_windows(fixed, tolerance).holds):
             return _ALL_KEYED
-        return _ALL_KEYED if _compare_windows(steps.of("keyed"), tolerance).holds else _OTHER_MASKS
+        return (
+            _ALL_KEYED
+            if _compare_windows(steps.mode_results("keyed"), tolerance).holds
+            else _OTHER_MASKS
+        )
     known = f" ({', '.join(steps.drawing_layers)})" if steps.drawing_layers else ""
     message = (
         "a training step draws at random outside dropout layers, or in layers whose rows are not "
@@ -209,7 +213,7 @@ def _check_checkpoint(steps: TrialSteps) -> Finding:
 
 def _explain_stop(steps: TrialSteps) -> Finding:
     assert steps.error is not None, "else all passes were made"
-    return unknown_after("a training step", steps.error)
+    return error_finding("a training step", steps.error)
 
 
 _ADDITIVE = Finding(

@@ -171,7 +171,7 @@ class TrialSteps(Callback):
             (name, getattr(kind, name, own)) for kind in kinds for name, own in _SAVING.items()
         ]
         self.saved_by = next((name for name, hook in hooks if hook is not _SAVING[name]), "")
-        batches = TrialBatches(self._loader, self._batches)
+        batches = TrialBatches(self._loader, self._make_batches)
         run_class(data).wrap("train_dataloader", lambda *_: batches)
 
         def log_in_training(log: Callable[..., None], *args: Any, **kwargs: Any) -> None:
@@ -205,16 +205,16 @@ class TrialSteps(Callback):
                 self.error = RuntimeError("the module ended the epoch early")
         return self
 
-    def of(self, mode: str) -> list[Result]:
+    def mode_results(self, mode: str) -> list[Result]:
         """The results of the passes in a mode, as far as they were made."""
         pairs = zip(self._passes, self._results, strict=False)
         return [result for made, result in pairs if made.mode == mode and result.is_made]
 
     def is_made(self, mode: str) -> bool:
         """Whether all passes in a mode were made, if there were any to make."""
-        return len(self.of(mode)) == sum(planned.mode == mode for planned in self._passes)
+        return len(self.mode_results(mode)) == sum(planned.mode == mode for planned in self._passes)
 
-    def _batches(self) -> Iterator[Any]:
+    def _make_batches(self) -> Iterator[Any]:
         for planned in self._passes:
             keys = [(0, self._order[place]) for place in planned.places]
             batch = make_batch(self._items, self._loader.collate_fn, keys)
@@ -253,7 +253,7 @@ class TrialSteps(Callback):
                 if is_middle and tensor.requires_grad:  # a copy that is trained too by another
                     tensor.mul_(_FURTHER + number / 1000)
         for layer, is_training in self._modes.items():
-            layer.training = is_training and not _is_put_aside(layer, now.mode)
+            layer.training = is_training and not _is_in_evaluation(layer, now.mode)
         if now.mode == "plain":
             self._before.append(attributes(pl_module, Metric))
         self._at_start = clone_tensors(pl_module) if is_middle else {}
@@ -262,7 +262,7 @@ class TrialSteps(Callback):
         """Key dropout by example; the first time, see what the `plain` passes have changed."""
         if self.changed is None:
             # What the first pass left behind had no effect if the second pass repeated it.
-            first, second = (result.values for result in self.of("plain"))
+            first, second = (result.values for result in self.mode_results("plain"))
             repeats = (
                 first is not None
                 and second is not None
@@ -308,7 +308,7 @@ class TrialSteps(Callback):
         if outputs and "loss" in outputs:
             result.loss = float(outputs["loss"]) * trainer.accumulate_grad_batches
         left = {planned.mode for planned in self._passes[batch_idx + 1 :]}
-        if left <= ({"eval"} if not any(r.drew for r in self.of("fixed")) else set()):
+        if left <= ({"eval"} if not any(r.drew for r in self.mode_results("fixed")) else set()):
             raise _Done
 
 
@@ -319,7 +319,7 @@ def _split_window(first: int, size: int) -> list[range]:
     return [range(first, stop), *(p for cut in cuts for p in (range(first, cut), range(cut, stop)))]
 
 
-def _is_put_aside(layer: nn.Module, mode: str) -> bool:
+def _is_in_evaluation(layer: nn.Module, mode: str) -> bool:
     """Whether a layer is in evaluation in the passes of a mode."""
     if mode in ("fixed", "within"):
         return isinstance(layer, _KNOWN_LAYERS) or type(layer).__name__ == "DropPath"

@@ -23,7 +23,7 @@ def lars(parameters: Sequence[dict[str, Any]], **settings: Any) -> Optimizer:
     Raises:
         ValueError: if timm is not installed.
     """
-    return _optimizers().Lars(_groups(parameters), **settings)
+    return _import_timm().Lars(_timm_groups(parameters), **settings)
 
 
 def lamb(
@@ -37,10 +37,10 @@ def lamb(
     Raises:
         ValueError: if timm is not installed.
     """
-    return _optimizers().Lamb(_groups(parameters), betas=tuple(betas), **settings)
+    return _import_timm().Lamb(_timm_groups(parameters), betas=tuple(betas), **settings)
 
 
-def _groups(parameters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _timm_groups(parameters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             **{key: value for key, value in group.items() if key != "adapt"},
@@ -51,7 +51,7 @@ def _groups(parameters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _optimizers() -> Any:
+def _import_timm() -> Any:
     try:
         return importlib.import_module("timm.optim")
     except ModuleNotFoundError as error:

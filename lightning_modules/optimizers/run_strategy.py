@@ -38,7 +38,7 @@ class RunStrategy(DDPStrategy):
     Args:
         exchanges: whether gradients are exchanged, or seen by a hook; if not, DDP does not wrap the
             module.
-        of_users: whether the module is a user's. It may leave parameters unused in a pass, as with
+        is_users: whether the module is a user's. It may leave parameters unused in a pass, as with
             several optimizers, and change buffers, which are then broadcast from rank 0, as in any
             DDP. No buffers are broadcast of our modules, nor of ghost BatchNorm, whose statistics
             are merged once per epoch.
@@ -52,8 +52,8 @@ class RunStrategy(DDPStrategy):
         num_bare_steps: those that did not go through here, so without the factor [steps].
     """
 
-    def __init__(self, *, exchanges: bool = True, of_users: bool = False, **settings: Any) -> None:
-        own: dict[str, Any] = {_SYNC_BUFFERS: of_users, "find_unused_parameters": of_users}
+    def __init__(self, *, exchanges: bool = True, is_users: bool = False, **settings: Any) -> None:
+        own: dict[str, Any] = {_SYNC_BUFFERS: is_users, "find_unused_parameters": is_users}
         super().__init__(gradient_as_bucket_view=True, **own | settings)
         self._exchanges, self.num_steps, self.num_bare_steps = exchanges, 0, 0
         self._exchanged: set[nn.Parameter] | None = None
@@ -161,7 +161,11 @@ class RunStrategy(DDPStrategy):
             for n, p in self.lightning_module.named_parameters()
             if p.is_floating_point() or p.is_complex()
         }
-        own = torch.stack([_norm_and_sum(p.detach()) for p in named.values()])
+        weights = [p.detach() for p in named.values()]
+        reals = [torch.view_as_real(w) if w.is_complex() else w for w in weights]
+        norms = [torch.linalg.vector_norm(w, dtype=torch.float64) for w in reals]
+        sums = [w.sum(dtype=torch.float64) for w in reals]
+        own = torch.stack([torch.stack(norms), torch.stack(sums)], dim=1)
         largest = torch.stack([own, -own])
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         apart = largest.sum(0).amax(1) > _ROUNDING * largest[0, :, 0]
@@ -243,9 +247,3 @@ def ddp_wrapper(trainer: Trainer) -> DistributedDataParallel:
     wrapped = trainer.strategy.model
     assert isinstance(wrapped, DistributedDataParallel)
     return wrapped
-
-
-def _norm_and_sum(weight: Tensor) -> Tensor:
-    real = torch.view_as_real(weight) if weight.is_complex() else weight
-    norm = torch.linalg.vector_norm(real, dtype=torch.float64)
-    return torch.stack([norm, real.sum(dtype=torch.float64)])

@@ -22,14 +22,14 @@ Groups = Sequence[dict[str, Any]]
 def vr_sgd(parameters: Groups, *, floor: float, gradient_span: int, **settings: Any) -> Optimizer:
     """SGD on weighted gradients; the weight decay is added afterwards, unweighted."""
     del gradient_span
-    return SGD(_weighed(parameters, floor), **settings)
+    return SGD(_set_weights(parameters, floor), **settings)
 
 
 def vr_lars(parameters: Groups, *, floor: float, gradient_span: int, **settings: Any) -> Optimizer:
     """LARS on weighted gradients."""
     del gradient_span
     plain = {"nesterov": False, "eps": 0.0, "trust_clip": False}
-    return from_timm.lars(_weighed(parameters, floor), **plain, **settings)
+    return from_timm.lars(_set_weights(parameters, floor), **plain, **settings)
 
 
 def vr_lamb(
@@ -44,9 +44,11 @@ def vr_lamb(
     del gradient_span
     *moments, ratio_decay = betas
     plain = {"bias_correction": True, "max_grad_norm": None, "trust_clip": False}
-    groups = _weighed(parameters, floor, ratio_decay)
+    groups = _set_weights(parameters, floor, ratio_decay)
     return from_timm.lamb(groups, betas=moments, **plain, **settings)
 
 
-def _weighed(parameters: Groups, floor: float, ratio_decay: float = 0.0) -> list[dict[str, Any]]:
+def _set_weights(
+    parameters: Groups, floor: float, ratio_decay: float = 0.0
+) -> list[dict[str, Any]]:
     return [{**group, "floor": floor, "ratio_decay": ratio_decay} for group in parameters]

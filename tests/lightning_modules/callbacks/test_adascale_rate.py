@@ -36,7 +36,7 @@ def rated(fit, line, plan, batches, noting):
             average=NoiseAverage(smoothing=0.0),
         )
         rate = AdaScaleRate(
-            adascale, noise or SimpleNamespace(of_step=None), total_steps=total_steps
+            adascale, noise or SimpleNamespace(step_noise=None), total_steps=total_steps
         )
         rates = noting(
             "on_before_optimizer_step",

@@ -23,7 +23,7 @@ def pass_time(monkeypatch):
 def train_epoch(clock, pass_time, *, training, validation):
     clock.on_train_epoch_start(None, None)
     pass_time(training)
-    clock.after_steps(None, None)
+    clock.on_steps_end(None, None)
     pass_time(validation)
     clock.end_epoch()
 
@@ -50,7 +50,7 @@ def test_time_between_attempts_is_not_counted(pass_time):
     after.load_state_dict(state)
     after.on_train_start(None, None)
     pass_time(7)
-    after.after_steps(None, None)
+    after.on_steps_end(None, None)
     pass_time(1)
     after.end_epoch()
 

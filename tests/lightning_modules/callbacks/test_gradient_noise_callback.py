@@ -25,7 +25,7 @@ def unequal(batches):
 
 
 def test_the_noise_of_a_step_is_known_before_the_step_is_taken(fit, line, noise, unequal, noting):
-    steps = noting("on_before_optimizer_step", lambda *_: noise.of_step)
+    steps = noting("on_before_optimizer_step", lambda *_: noise.step_noise)
 
     fit(line(), [noise, steps], unequal)
 
@@ -47,7 +47,7 @@ def test_a_step_that_is_not_finite_is_not_counted(
 ):
     fit(line(), [noise], [*unequal[:finite], *batches(2, math.inf)])
 
-    assert noise.of_step is None
+    assert noise.step_noise is None
     assert noise.columns == {"noise_scale": scale}
 
 
@@ -87,4 +87,4 @@ def test_a_step_counts_its_own_batch_and_its_unscaled_gradients(
 
     noise.on_before_optimizer_step(trainer, module, None)
 
-    assert (noise.of_step.signal, noise.of_step.variance) == pytest.approx((signal, variance))
+    assert (noise.step_noise.signal, noise.step_noise.variance) == pytest.approx((signal, variance))

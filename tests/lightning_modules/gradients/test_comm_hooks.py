@@ -10,7 +10,7 @@ from ranks import ask_ranks, hierarchical_means, train_each
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules import worker
-from lightning_modules.gradients.ddp_hooks import PowerSGD, gradient_exchange
+from lightning_modules.gradients.ddp_hooks import PowerSGD, build_exchange
 from sweeper.spec.config import AllReduce
 
 
@@ -74,4 +74,4 @@ def test_an_algorithm_of_nccl_is_refused_where_gloo_exchanges(process_group):
     del process_group
 
     with pytest.raises(ValueError, match=r"^comm_hook\.nccl_algo must be null on CPUs, .* GPUs\.$"):
-        gradient_exchange(AllReduce(name="all_reduce", nccl_algo="ring"))
+        build_exchange(AllReduce(name="all_reduce", nccl_algo="ring"))

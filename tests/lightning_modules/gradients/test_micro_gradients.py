@@ -3,9 +3,13 @@
 import pytest
 import torch
 
-from lightning_modules.gradients.micro_gradients import MicroGradients, squared_norm
+from lightning_modules.gradients.micro_gradients import MicroGradients
 
 INPUTS = torch.tensor([[1.0, 2.0], [3.0, -4.0], [0.0, 1.0], [-2.0, 2.0]], dtype=torch.float64)
+
+
+def squared_norm(gradient):
+    return gradient.square().sum()
 
 
 def accumulate(weight, *, loss_scale=1.0, inputs=INPUTS):

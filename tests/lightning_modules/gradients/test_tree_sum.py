@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lightning_modules.gradients.tree_sum import TreeSum, held_nodes
+from lightning_modules.gradients.tree_sum import TreeSum, rank_nodes
 from lightning_modules.rank_plan import micro_batch_indices
 from sweeper.spec.batch import BatchSplit
 
@@ -30,7 +30,7 @@ def over_ranks(split: BatchSplit, bn_span: int) -> torch.Tensor:
     places = micro_batch_indices(split, bn_span)
     values = leaves(split.world_size * split.accumulation_steps)
     total = TreeSum(len(values))
-    for mine, held in zip(places, held_nodes(places), strict=True):
+    for mine, held in zip(places, rank_nodes(places), strict=True):
         of_rank = TreeSum(len(values))
         for place in mine:
             of_rank.add((place, place + 1), [values[place].clone()])
@@ -61,7 +61,7 @@ def test_the_order_does_matter_for_these_leaves():
 def test_powers_of_two_of_ranks_hold_one_sum_each(world_size, accumulation_steps):
     split = BatchSplit(micro_batch=1, accumulation_steps=accumulation_steps, world_size=world_size)
 
-    assert {len(held) for held in held_nodes(micro_batch_indices(split, 1))} == {1}
+    assert {len(held) for held in rank_nodes(micro_batch_indices(split, 1))} == {1}
 
 
 @pytest.mark.parametrize("num", [1, 2, 7, 64, 100])

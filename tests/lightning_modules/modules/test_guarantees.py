@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from lightning_modules.data.randomness import seed_everything
-from lightning_modules.modules.comparisons import example_in_both, fingerprint
+from lightning_modules.modules.comparisons import fingerprint, is_same_example
 from lightning_modules.modules.own_project import facts
 from lightning_modules.modules.trial_findings import check_seeds, findings
 from sweeper.upstream.torchs import record_seeds
@@ -483,8 +483,8 @@ def test_items_of_one_number_of_a_table_are_compared():
 def test_sequences_are_compared_as_they_were_before_they_were_packed():
     many, alone = packed(torch.eye(3)), packed(torch.eye(3)[:1])
 
-    assert example_in_both(many, alone, 0, 3)
-    assert not example_in_both(many, alone, 1, 3)
+    assert is_same_example(many, alone, 0, 3)
+    assert not is_same_example(many, alone, 1, 3)
 
 
 def test_neighbours_may_pad_an_example_but_not_change_it():
