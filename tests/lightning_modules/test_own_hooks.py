@@ -25,32 +25,6 @@ def test_layers_that_are_made_late_are_those_of_the_run_too(run_words):
     assert 0 < whole["curve"][0]["distance_from_start"] < 1
 
 
-def test_a_run_with_late_layers_resumes(run_words):
-    words = [*LATE, "bn_span=16", "ema_decay=0.9"]
-    whole = run_words(*words, name="whole")
-
-    run_words(*words, name="cut", stop_after=1)
-    record = run_words(*words, name="cut")
-
-    for name in METRICS:
-        assert curve(record, name) == curve(whole, name)
-    distances = [[row["distance_from_start"] for row in r["curve"]] for r in (whole, record)]
-    assert distances[0] == distances[1]
-
-
-def test_late_layers_are_found_out_about():
-    project = {
-        "module": {"_target_": "late_strangers.LateModule"},
-        "data": {"_target_": "strangers.DataModule"},
-        "seed": 0,
-    }
-
-    found = facts(project)
-
-    assert found["has_batchnorm"]
-    assert found["found"]["keyed draws"]["holds"]
-
-
 def test_what_is_drawn_for_whole_batches_has_its_own_draws(run_words):
     """Seeded by the place of the micro-batch, whatever was drawn before."""
     words = [*IN_PROCESS, "data._target_=late_strangers.RedrawnDataModule"]
@@ -69,16 +43,6 @@ def test_what_is_drawn_for_whole_batches_has_its_own_draws(run_words):
 
     assert last == drawn[4:]
     assert curve(record, "val/mse/dataloader_idx_0") == curve(whole, "val/mse/dataloader_idx_0")
-
-
-def test_draws_for_whole_batches_are_found_out():
-    project = {
-        "module": {"_target_": "strangers.Module"},
-        "data": {"_target_": "late_strangers.RedrawnDataModule"},
-        "seed": 0,
-    }
-
-    assert facts(project)["found"]["keyed draws"]["holds"] is False
 
 
 @pytest.mark.parametrize(
@@ -113,29 +77,6 @@ def test_a_batch_without_its_step_ends_the_run(run_words, kind):
         run_words(*IN_PROCESS, f"module._target_=late_strangers.{kind}")
 
 
-def test_a_scheduler_on_a_plateau_sees_the_metric_and_its_own_rates(run_words):
-    """Halved after the second and the third epoch; linear from 16 to 32 is twice."""
-    words = [*IN_PROCESS, "module._target_=late_strangers.PlateauModule", "lr_rule=linear"]
-    whole = run_words(*words, name="whole")
-
-    run_words(*words, name="cut", stop_after=2)
-    record = run_words(*words, name="cut")
-
-    assert [row["lr"] for row in whole["curve"]] == pytest.approx([0.1, 0.1, 0.05])
-    assert record["lr_series_hash"] == whole["lr_series_hash"]
-
-
-def test_what_is_logged_at_the_end_of_an_epoch_is_of_that_epoch(run_words):
-    words = ["module._target_=late_strangers.SummingUpModule", "metric=train/weight"]
-    whole = run_words(*IN_PROCESS, *words, name="whole")
-
-    run_words(*IN_PROCESS, *words, name="cut", stop_after=1)
-    record = run_words(*IN_PROCESS, *words, name="cut")
-
-    assert len({*curve(whole, "train/weight")}) == 3
-    assert curve(record, "train/weight") == curve(whole, "train/weight")
-
-
 def test_a_ceiling_needs_a_loss(run_words):
     words = ["module._target_=strangers.Gan", "metric=val/score/dataloader_idx_0"]
 
@@ -152,21 +93,6 @@ def test_an_optimizer_that_passes_again_needs_the_whole_batch(run_words):
         run_words(*words, "micro_batch=8", name="parts")
 
     assert record["outcome"] == "finished"
-
-
-@pytest.mark.parametrize("kind", ["NumpysModule", "SteepPlateauModule"])
-def test_rates_go_on_within_an_epoch(run_words, kind):
-    words = [*IN_PROCESS, f"module._target_=late_strangers.{kind}", "epochs=2"]
-    whole = run_words(*words, name="whole")
-
-    for _ in range(6):
-        record = run_words(*words, name="stepped", one_step=True)
-
-    assert record["outcome"] == "finished"
-    assert record["lr_series_hash"] == whole["lr_series_hash"]
-    for name in METRICS:
-        assert curve(record, name) == curve(whole, name)
-    assert len({row["lr"] for row in whole["curve"]}) == 2
 
 
 def test_a_module_finds_folders_and_sizes_where_lightning_has_them(run_words, tmp_path):
@@ -194,41 +120,6 @@ def test_what_is_set_as_an_epoch_begins_holds_in_all_of_it(run_words):
         assert curve(loaded, name) == curve(record, name) == curve(whole, name)
 
 
-def test_what_a_modules_own_callback_sets_as_an_epoch_begins_is_set_again_at_a_resume(run_words):
-    words = [*IN_PROCESS, "module._target_=late_strangers.TaughtModule"]
-    whole = run_words(*words, name="whole")
-
-    for _ in range(8):
-        run_words(*words, name="stepped", one_step=True)
-    record = run_words(*words, name="stepped")
-
-    for name in METRICS:
-        assert curve(record, name) == curve(whole, name)
-
-
-def test_the_last_hook_of_a_batch_is_in_the_checkpoint(run_words):
-    words = [*IN_PROCESS, "module._target_=late_strangers.TeachingModule"]
-    whole = run_words(*words, name="whole")
-
-    for _ in range(9):
-        record = run_words(*words, name="stepped", one_step=True)
-
-    for name in ("train/slow_epoch", *METRICS):
-        assert curve(record, name) == pytest.approx(curve(whole, name), rel=1e-12)
-
-
-def test_what_a_module_adds_to_a_checkpoint_is_there_after_a_resume(run_words):
-    words = [*IN_PROCESS, "module._target_=late_strangers.KeepingModule"]
-    whole = run_words(*words, name="whole")
-
-    for _ in range(2):
-        run_words(*words, name="stepped", one_step=True)
-    record = run_words(*words, name="stepped")
-
-    for name in ("train/own", *METRICS):
-        assert curve(record, name) == curve(whole, name)
-
-
 @pytest.mark.parametrize("settings", [{"stop_after": 1}, {"one_step": True}])
 def test_metrics_go_on_where_they_were(run_words, settings):
     words = [*IN_PROCESS, "module._target_=late_strangers.BestModule"]
@@ -241,3 +132,67 @@ def test_metrics_go_on_where_they_were(run_words, settings):
     assert curve(record, "train/window") == pytest.approx([0.5, 1.0, 1.0])
     assert curve(record, "val/error") == [1.0, 2.0, 3.0]
     assert curve(record, "train/examples") == [96.0, 96.0, 96.0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "stops", "names"),
+    [
+        ("TaughtModule", [], 8, METRICS),
+        ("TeachingModule", [], 8, ("train/slow_epoch", *METRICS)),
+        ("KeepingModule", [], 2, ("train/own", *METRICS)),
+        ("NumpysModule", ["epochs=2"], 5, METRICS),
+        ("SteepPlateauModule", ["epochs=2"], 5, METRICS),
+        ("PlateauModule", ["lr_rule=linear"], 0, METRICS),
+        ("SummingUpModule", ["metric=train/weight"], 0, ("train/weight",)),
+        ("LateModule", ["bn_span=16", "ema_decay=0.9"], 0, METRICS),
+    ],
+    ids=[
+        "set by a module's own callback as an epoch begins",
+        "changed in the last hook of a batch",
+        "added to the checkpoint by the module",
+        "rates of NumPy numbers",
+        "rates of a plateau of steps",
+        "rates of a plateau of epochs",
+        "logged at the end of an epoch",
+        "layers that are made late",
+    ],
+)
+def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(run_words, kind, words, stops, names):
+    """After some single steps, or after its first two epochs."""
+    words = [*IN_PROCESS, f"module._target_=late_strangers.{kind}", *words]
+    whole = run_words(*words, name="whole")
+
+    for _ in range(stops):
+        run_words(*words, name="cut", one_step=True)
+    if not stops:
+        run_words(*words, name="cut", stop_after=2)
+    record = run_words(*words, name="cut")
+
+    assert record["outcome"] == "finished"
+    assert record["lr_series_hash"] == whole["lr_series_hash"]
+    rounding = 1e-12 if kind == "TeachingModule" else 0
+    for name in names:
+        assert curve(record, name) == pytest.approx(curve(whole, name), rel=rounding, abs=0)
+    distances = [[row["distance_from_start"] for row in r["curve"]] for r in (whole, record)]
+    assert distances[0] == pytest.approx(distances[1], rel=rounding, abs=0)
+    if "Plateau" in kind or kind == "NumpysModule":
+        assert len({row["lr"] for row in whole["curve"]}) == 2
+    if kind == "PlateauModule":  # halved after the second epoch; linear from 16 to 32 is twice
+        assert [row["lr"] for row in whole["curve"]] == pytest.approx([0.1, 0.1, 0.05])
+    if kind == "SummingUpModule":
+        assert len({*curve(whole, "train/weight")}) == 3
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "holds"),
+    [
+        ("late_strangers.LateModule", "strangers.DataModule", True),
+        ("strangers.Module", "late_strangers.RedrawnDataModule", False),
+    ],
+    ids=["late layers", "draws for whole batches"],
+)
+def test_what_hooks_make_and_draw_is_found_out(module, data, holds):
+    found = facts({"module": {"_target_": module}, "data": {"_target_": data}, "seed": 0})
+
+    assert found["has_batchnorm"] is holds
+    assert found["found"]["keyed draws"]["holds"] is holds

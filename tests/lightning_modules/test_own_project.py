@@ -246,13 +246,6 @@ def test_what_is_no_module_or_no_data_is_refused_with_the_key_where_it_belongs(m
     assert str(refused.value).startswith(said)
 
 
-def test_a_run_refuses_data_that_no_plan_has_looked_at(run_words):
-    words = ["data=own", "data._target_=strangers.DataModule", "+data.num_train_examples=96"]
-
-    with pytest.raises(ValueError, match="data must have input_shape; got DataModule, a Lightning"):
-        run_words(*words, "batch=32", "bn_span=32", "warmup=0", "epochs=1")
-
-
 def test_items_that_cannot_be_counted_are_found_out_too():
     masked = {
         "module": {"_target_": "strangers.MaskedModule"},

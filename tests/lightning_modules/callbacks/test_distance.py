@@ -28,10 +28,6 @@ def distance_after(change, trainer=FirstRank):
     return distance.columns["distance_from_start"]
 
 
-def test_a_model_that_has_not_moved_is_at_its_start():
-    assert distance_after(lambda model: None) == 0.0
-
-
 def move(model):
     model[0].weight[1, 2] += 3
     model[1].bias[0] -= 4

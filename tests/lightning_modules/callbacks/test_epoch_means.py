@@ -1,9 +1,65 @@
-"""Means over an epoch weigh each example once."""
+"""Means over an epoch weigh each example once, in training and in validation."""
 
 import pytest
 import torch
+from line import Numbers
 
-from lightning_modules.callbacks.epoch_means import EpochSums, TrainingMetrics
+from lightning_modules.callbacks.epoch_means import EpochSums, Evaluation, TrainingMetrics
+from lightning_modules.callbacks.weight_average import WeightAverage
+from lightning_modules.data.batches import ValBatches, val_bounds
+
+
+@pytest.fixture
+def evaluated(fit, line, plan, batches):
+    """Evaluate the first numbers with the weight that one step of training has made 0.9."""
+
+    def run(num_examples, *, rank=0, devices=1, in_whole=False, average=None):
+        data, module, was_training = Numbers(0), line(), []
+        module.layers.register_forward_hook(lambda layer, *_: was_training.append(layer.training))
+        evaluation = Evaluation(("loss",), average=average)
+        split = plan(rank=rank, devices=devices).split(0)
+        bounds = val_bounds(num_examples, split=split, rank=rank, in_whole_micro_batches=in_whole)
+        before = [average] if average else []
+        fit(module, [*before, evaluation], batches(2), val=ValBatches(data, bounds))
+        assert module.training
+        assert was_training == [True, True] + [False] * (len(was_training) - 2)
+        assert module.weight == pytest.approx(0.9)
+        return evaluation.columns, data.evaluated
+
+    return run
+
+
+def test_the_means_are_over_all_examples(evaluated):
+    """Of 0 to 4 the squares' mean is 6; the last micro-batch of 2 has a single one."""
+    columns, examples = evaluated(5)
+
+    assert columns == pytest.approx({"val_loss": 0.9**2 * 6 / 2})
+    assert examples == [0, 1, 2, 3, 4]
+
+
+def test_an_average_of_the_weights_is_evaluated_in_place_of_them(evaluated):
+    """Half of 1 and half of 0.9."""
+    columns, _ = evaluated(5, average=WeightAverage(decay=0.5))
+
+    assert columns == pytest.approx({"val_loss": 0.95**2 * 6 / 2})
+
+
+@pytest.mark.parametrize("in_whole", [False, True])
+@pytest.mark.parametrize("num_examples", [3, 5, 8])
+def test_two_ranks_evaluate_each_example_once(evaluated, num_examples, in_whole):
+    ranks = [evaluated(num_examples, rank=rank, devices=2, in_whole=in_whole)[1] for rank in (0, 1)]
+
+    assert ranks[0] + ranks[1] == list(range(num_examples))
+
+
+def test_a_rank_without_examples_passes_over_one_and_counts_none(fit, line, batches):
+    """Lightning skips an empty loop, and the other ranks would wait for this one's sums."""
+    data, evaluation = Numbers(0), Evaluation(("loss",), average=None)
+
+    fit(line(), [evaluation], batches(2), val=ValBatches(data, []))
+
+    assert data.evaluated == [0]
+    assert evaluation.columns == {}
 
 
 def test_sums_over_an_epoch_weigh_each_example_once():

@@ -13,7 +13,6 @@ from torchvision.transforms import v2
 from lightning_modules import worker
 from lightning_modules.data.augment import (
     RESIZED_CROP_DRAWS,
-    central_crop,
     random_resized_crop,
 )
 from lightning_modules.data.large_images import worker_count
@@ -166,13 +165,6 @@ def test_half_of_the_views_are_mirrored():
     views = [random_resized_crop(image, own, size=8)[0, 0] for own in draws]
 
     assert abs(sum(bool(v[0] > v[-1]) for v in views) - 200) < 50  # five standard deviations
-
-
-def test_a_central_crop_keeps_the_middle():
-    image = torch.zeros(3, 64, 128, dtype=torch.uint8)
-    image[:, :, 32:96] = 9
-
-    assert (central_crop(image, resize=64, size=64) == 9).all()
 
 
 def test_a_corrupt_image_is_named_by_a_worker_too_without_its_traceback(folder_tree, tmp_path):

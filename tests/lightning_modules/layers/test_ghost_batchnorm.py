@@ -70,16 +70,6 @@ def test_the_micro_batch_does_not_change_the_gradient(micro_batch):
     torch.testing.assert_close(gradient(micro_batch), gradient(8), rtol=1e-12, atol=1e-14)
 
 
-def test_plain_batchnorm_does_depend_on_the_micro_batch():
-    """The trap that the span cures (batch statistics of each micro-batch)."""
-    x, torchs = images(32), nn.BatchNorm2d(1).double()
-
-    whole = torchs(x)
-    parts = torch.cat([torchs(part) for part in x.split(8)])
-
-    assert (whole - parts).abs().max() > 0.01
-
-
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_running_statistics_of_ranks_add_up_to_those_of_one_process(world_size):
     """Two epochs of two steps; each rank sees its part of each step; the terms sum to one's."""

@@ -1,4 +1,4 @@
-"""Identity blocks and label smoothing against their definitions; switches of the Trainer."""
+"""Our classifier: identity blocks and losses against their definitions; the Trainer's switches."""
 
 import math
 
@@ -43,12 +43,43 @@ def test_label_smoothing_spreads_the_target_over_all_classes():
     assert loss.item() == pytest.approx(0.85 * math.log(2) + 0.15 * math.log(6))
 
 
+def test_equal_logits_cost_the_logarithm_of_the_classes():
+    loss, correct = score(nn.Identity(), torch.zeros(5, 8), torch.zeros(5, dtype=torch.int64))
+
+    assert loss.item() == pytest.approx(math.log(8))
+    assert correct.item() == 5  # of equal logits the first counts
+
+
+def test_a_sequence_counts_as_one_example_that_may_be_partly_right():
+    logits = 100 * nn.functional.one_hot(torch.tensor([[0, 1, 2, 3], [1, 1, 1, 1]])).float()
+    labels = torch.tensor([[0, 1, 2, 0], [1, 1, 1, 1]])
+
+    loss, correct = score(nn.Identity(), logits, labels)
+
+    assert loss.item() == pytest.approx(100 / 8)
+    assert correct.item() == pytest.approx(3 / 4 + 1)
+
+
+def test_the_mean_over_micro_batches_is_the_mean_over_the_batch():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(12, 6, 9, generator=generator, dtype=torch.float64)
+    labels = torch.randint(9, (12, 6), generator=generator)
+
+    whole, _ = score(nn.Identity(), logits, labels)
+    parts = [score(nn.Identity(), logits[i : i + 4], labels[i : i + 4])[0] for i in (0, 4, 8)]
+
+    assert torch.stack(parts).mean().item() == pytest.approx(whole.item(), rel=1e-14)
+
+
 class OwnLoss(nn.Module):
     def score(self, outputs, labels):
         return outputs.mean(), labels.sum()
 
 
-def test_a_loss_of_the_models_own_is_not_smoothed():
+def test_a_loss_of_the_models_own_is_taken_as_it_is_and_not_smoothed():
+    loss, correct = score(OwnLoss(), torch.tensor([1.0, 3.0]), torch.tensor([2, 0]))
+
+    assert (loss.item(), correct.item()) == (2.0, 2)
     with pytest.raises(
         ValueError, match=r"^label_smoothing must be 0 with a model that has its own"
     ):

@@ -1,9 +1,11 @@
-"""What counts as an item of a batch, and what as padding."""
+"""How many examples a batch has, and what counts as an item of it."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lightning_modules.data.batch_counts import item_count
+from lightning_modules.data.batch_counts import count_examples, item_count
 
 IDS = torch.tensor([[3, 0, 5], [0, 0, -100]])
 BATCH = {
@@ -37,7 +39,7 @@ def test_labels_count_unless_they_are_ignored_and_masks_where_they_are_set(key, 
 
 
 def test_a_function_counts_what_it_likes():
-    assert item_count("test_item_counts.halves")(BATCH) == 1.0
+    assert item_count("test_batch_counts.halves")(BATCH) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -49,8 +51,8 @@ def test_a_function_counts_what_it_likes():
             "lables",
             r"a key of the batch or .* the batch is a dict with keys labels, attention_mask",
         ),
-        ("test_item_counts.none", r"returns the number of items .* which returned None"),
-        ("test_item_counts.negative", r"which returned -1"),
+        ("test_batch_counts.none", r"returns the number of items .* which returned None"),
+        ("test_batch_counts.negative", r"which returned -1"),
         ("nowhere.count", r"loss_items must name something that can be imported"),
     ],
 )
@@ -62,3 +64,26 @@ def test_what_cannot_be_counted_is_refused(loss_items, sentence):
 def test_a_batch_without_keys_has_none_to_count():
     with pytest.raises(ValueError, match="the batch is a list with no keys"):
         item_count("labels")([IDS])
+
+
+@pytest.mark.parametrize(
+    ("batch", "examples"),
+    [
+        (torch.zeros(3, 4), 3),  # not 4, however many are expected
+        ((torch.zeros(2, 9), torch.zeros(2)), 2),
+        ({"nodes": torch.zeros(9, 2), "y": torch.zeros(4)}, 4),
+        (SimpleNamespace(name="waves", nodes=torch.zeros(9, 2), y=torch.zeros(4)), 4),
+        (SimpleNamespace(nodes=torch.zeros(4, 2), batch_size=6), 6),
+        ((torch.zeros(3, 9), torch.zeros(3), ["a", "b", "c", "d"]), 3),  # one example was dropped
+        ((torch.zeros(9, 2), torch.zeros(9), ["a", "b", "c", "d"]), 4),  # several parts of each
+        (([torch.zeros(2, 2)] * 4, torch.zeros(3)), 4),  # and what is the same for all
+        (["a", "b"], 2),
+    ],
+)
+def test_examples_are_counted_in_whatever_a_batch_is(batch, examples):
+    assert count_examples(batch, 4) == examples
+
+
+def test_a_batch_that_shows_no_examples_is_refused():
+    with pytest.raises(ValueError, match=r"a batch must show .* got a SimpleNamespace with neith"):
+        count_examples(SimpleNamespace(name="waves"), 4)
