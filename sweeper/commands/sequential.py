@@ -181,7 +181,7 @@ class Study:
         runs = self._missing_runs(self._take_looks()[1])
         if not runs or runs[0].config.budget is None:
             return
-        hours = self._left_hours(runs)
+        hours = left_hours(runs, self.ledger, find_device(runs=1))
         if None in hours.values():
             check_budget(runs[0].config, hours, runs, spent=0.0)
 
@@ -251,16 +251,14 @@ class Study:
         specs = {spec.run_id: spec for spec in self.planned.specs}
         return [specs[run_id] for run_id in dict.fromkeys(ids)]
 
-    def _left_hours(self, runs: Sequence[RunSpec]) -> dict[str, float | None]:
-        return left_hours(runs, self.ledger, find_device(runs=1))
-
     def _why_over_budget(self, missing: Sequence[RunSpec]) -> str:
         """Why the budget ends the question; empty if it covers the next look."""
         config = self.planned.specs[0].config
         if (allowed := config.budget) is None:
             return ""
         left = allowed - spent_hours(self.planned.specs, self.ledger)
-        cost = sum(hours or 0.0 for hours in self._left_hours(missing).values())
+        hours = left_hours(missing, self.ledger, find_device(runs=1))
+        cost = sum(known or 0.0 for known in hours.values())
         if cost <= left:
             return ""
         return (

@@ -14,7 +14,7 @@ from hydra import initialize_config_dir
 from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.costs import bill
+from sweeper.commands.costs import Bill
 from sweeper.commands.overrides import expand, preset_overrides, with_preset
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import CommandParser, check_config_dir, check_no_question, refuse
@@ -81,34 +81,27 @@ def _print_plan(arguments: Sequence[str]) -> int:
     memory = MemoryCache(ledger.results, machine.device)
     traces = options.memory is not False and trace_unknown(planned, memory, is_asked=options.memory)
     planned = plan(configs, ledger, device=machine.device) if traces else planned
-    try:
-        seconds = _seconds(planned.specs, ledger, machine)
-        unknown = [spec for spec in planned.without_result if not seconds[spec.run_id]]
-        if options.probe and unknown:
+    speeds = Speeds(ledger, machine.device)
+    unknown = [spec for spec in planned.without_result if not speeds.predict(spec)]
+    if options.probe and unknown:
+        try:
             _probe(unknown, ledger, machine)
-            seconds = _seconds(planned.specs, ledger, machine)
-    except ValueError as error:
-        return refuse(error, "Nothing was timed.")
+        except ValueError as error:
+            return refuse(error, "Nothing was timed.")
+        speeds = Speeds(ledger, machine.device)
+    seconds = {spec.run_id: speeds.predict(spec) for spec in planned.specs}
     lines = plan_lines(planned, seconds)
-    billed = bill([(spec, seconds[spec.run_id]) for spec in planned.without_result], machine)
+    bill = Bill([(spec, seconds[spec.run_id]) for spec in planned.without_result], machine)
     if options.json:
-        say(json.dumps({"runs": lines, **billed.totals}))
+        say(json.dumps({"runs": lines, **bill.totals}))
     else:
         show(planned, lines, text_console())
-        say(billed.describe(ledger.results))
+        say(bill.describe(ledger.results))
     is_sequential = "hydra/sweeper=sequential" in options.overrides
     _say_refusals(planned, ledger, machine, None if is_sequential else configs[0].get("question"))
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):
         _say_missing(planned, machine)
     return DONE
-
-
-def _seconds(
-    specs: Sequence[RunSpec], ledger: Ledger, machine: Machine
-) -> Mapping[str, Seconds | None]:
-    """The predicted time of runs by run id; None if not known."""
-    speeds = Speeds(ledger, machine.device)
-    return {spec.run_id: speeds.predict(spec) for spec in specs}
 
 
 def _probe(specs: Sequence[RunSpec], ledger: Ledger, machine: Machine) -> None:

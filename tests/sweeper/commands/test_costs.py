@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.commands import show_plan
-from sweeper.commands.costs import bill
+from sweeper.commands.costs import Bill
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.seconds import Seconds
 from sweeper.spec.run_spec import run_spec
@@ -23,17 +23,17 @@ def test_runs_end_as_they_find_room(grid):
     lone, pair = (run_spec(c) for c in grid(*WORDS, "batch=3840", "devices=1,2"))
     runs = [(lone, seconds(100)), (pair, seconds(50)), (lone, seconds(30))]
 
-    found = bill([(s, t) for s, t in runs[:2]], Machine(cores=2))
+    found = Bill([(s, t) for s, t in runs[:2]], Machine(cores=2))
 
     assert found.ends_in_s == 150  # both cores are needed by the second
     assert found.device_hours == pytest.approx((100 + 2 * 50) / 3600)
-    assert bill(runs[:1], Machine(cores=2)).ends_in_s == 100
+    assert Bill(runs[:1], Machine(cores=2)).ends_in_s == 100
 
 
 def test_a_run_whose_time_is_not_known_leaves_the_whole_unknown(grid):
     runs = [run_spec(c) for c in grid(*WORDS, "batch=3840", "seed=0,1", "price=2")]
 
-    found = bill([(runs[0], seconds(3600)), (runs[1], None)], Machine(cores=2))
+    found = Bill([(runs[0], seconds(3600)), (runs[1], None)], Machine(cores=2))
 
     assert set(found.totals.values()) == {None}
     assert found.totals.keys() == {"device_hours", "ends_in_s", "cost"}
@@ -49,10 +49,10 @@ def test_a_run_whose_time_is_not_known_leaves_the_whole_unknown(grid):
 def test_where_a_gpu_is_asked_for_and_not_here_the_bill_says_what_would_do(grid):
     (config,) = grid(*WORDS[1:], "accelerator=gpu", "batch=3840")
 
-    said = bill([(run_spec(config), None)], Machine(cores=2)).describe(Path("results"))
+    said = Bill([(run_spec(config), None)], Machine(cores=2)).describe(Path("results"))
 
     assert "no run of the same kind has finished on a single type of GPU in results." in said
-    assert bill([(run_spec(config), seconds(60))], Machine(cores=2)).ends_in_s is None
+    assert Bill([(run_spec(config), seconds(60))], Machine(cores=2)).ends_in_s is None
 
 
 def test_a_probe_is_remembered_and_rows_say_what_was_predicted(sweep_here, tmp_path, capsys):
