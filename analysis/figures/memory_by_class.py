@@ -1,8 +1,7 @@
 """Predicted memory by class against the micro-batch; none of it grows with the global batch."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,14 +32,11 @@ def memory_frames(results: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
                 for size in sorted(sizes)[-_MOST_BARS:]
                 if size and (classes := kind.classes(size))
             ]
-            if rows:
-                yield _kind_name(kind.about), pd.DataFrame(rows).astype({"peak_gib": float})
-
-
-def _kind_name(about: Mapping[str, Any]) -> str:
-    groups = [about[key] for key in ("module", "model", "optimizer") if about.get(key)]
-    targets = [str(group.get("_target_", "")).rpartition(".")[2] for group in groups]
-    return ", ".join([*targets, str(about.get("precision")), str(about["device"]["kind"])])
+            if rows and (about := kind.about):  # else about.json is damaged
+                groups = [about[key] for key in ("module", "model", "optimizer") if key in about]
+                names = [str(group.get("_target_", "")).rpartition(".")[2] for group in groups]
+                name = ", ".join([*names, about["precision"], about["device"]["kind"]])
+                yield name, pd.DataFrame(rows).astype({"peak_gib": float})
 
 
 def draw_all_memory(

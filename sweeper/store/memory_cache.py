@@ -121,12 +121,7 @@ class MemoryCache:
     def __init__(self, results: Path, device: Device) -> None:
         self._folder, self._device = results / "memory", device
         self._versions = {name: version(name) for name in ("torch", "pytorch-lightning")}
-
-        @cache
-        def hash_code(targets: tuple[str, ...]) -> str | None:
-            return code_hash(own_code(targets))
-
-        self._hash_code = hash_code
+        self._code_hashes: dict[tuple[str, ...], str | None] = {}
 
     def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
         """What is known of each run, by run id."""
@@ -171,18 +166,16 @@ class MemoryCache:
         """Store what a run took or that it was too much, so that no other run repeats it."""
         peak_gib = attempt.record().get("peak_memory_gib")
         if outcome == Outcome.OUT_OF_MEMORY:
-            self.record_over(attempt.spec)
+            self.record_run(attempt.spec, None)
         elif outcome == Outcome.FINISHED and peak_gib:
-            self.record_peak(attempt.spec, peak_gib)
+            self.record_run(attempt.spec, peak_gib)
 
-    def record_peak(self, spec: RunSpec, peak_gib: float) -> None:
-        """Store the peak memory of a run [GiB]."""
-        content = {"peak_gib": peak_gib, "run_id": spec.run_id}
-        self._publish(spec, f"{spec.split.micro_batch}-took.json", content)
-
-    def record_over(self, spec: RunSpec) -> None:
-        """Store that a run ran out of memory."""
-        self._publish(spec, f"{spec.split.micro_batch}-over.json", {"run_id": spec.run_id})
+    def record_run(self, spec: RunSpec, peak_gib: float | None) -> None:
+        """Store the peak memory of a run; None if it ran out of memory [GiB]."""
+        name, content = "over", {"run_id": spec.run_id}
+        if peak_gib is not None:
+            name, content = "took", {"peak_gib": peak_gib, **content}
+        self._publish(spec, f"{spec.split.micro_batch}-{name}.json", content)
 
     def _fit(self, spec: RunSpec, kind: KindMemory) -> Fit:
         """What is known of a run; a chosen micro-batch is the largest below those that fail."""
@@ -212,7 +205,9 @@ class MemoryCache:
 
     def _describe_kind(self, spec: RunSpec) -> dict[str, Any]:
         resolved, device = spec.config.resolved, self._device_for(spec.config)
-        code = self._hash_code(tuple(targets(resolved)))
+        if (names := tuple(targets(resolved))) not in self._code_hashes:
+            self._code_hashes[names] = code_hash(own_code(names))
+        code = self._code_hashes[names]
         part = {**cost_settings(resolved), "device": asdict(device), "versions": self._versions}
         return {**part, "code": code} if code else part
 

@@ -12,7 +12,7 @@ GIB = 2**30
 
 
 def test_bars_are_predicted_classes_and_dots_are_measured_peaks(config, tmp_path):
-    """128 examples take a quarter of a GiB of activations; a kind that was not trained is left."""
+    """128 examples take a quarter of a GiB of activations; kinds that were not trained are left."""
     spec = with_micro_batch(run_spec(config(batch=3840)), 128)
     memory = MemoryCache(tmp_path, CPU)
     classes = {
@@ -22,7 +22,12 @@ def test_bars_are_predicted_classes_and_dots_are_measured_peaks(config, tmp_path
     trace = MemoryTrace(classes=classes, held_gib=0.5)
     memory.record_trace(spec, trace)
     memory.record_trace(run_spec(config(batch=3840, ema_decay=0.9)), trace)
-    memory.record_peak(spec, 2.0)
+    memory.record_run(spec, 2.0)
+
+    damaged = with_micro_batch(run_spec(config(batch=3840, precision="64-true")), 128)
+    memory.record_trace(damaged, trace)
+    memory.record_run(damaged, 4.0)
+    (tmp_path / "memory" / memory.key(damaged) / "about.json").write_text("{")
 
     ((name, frame),) = memory_frames([str(tmp_path)])
     (axes,) = draw_memory(name, frame).figure.axes

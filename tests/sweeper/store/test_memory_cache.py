@@ -91,7 +91,7 @@ def test_measured_peaks_are_used(memory, spec, measured, peak_gib, expected):
     run = spec()
     memory.record_trace(run, TRACE)
 
-    memory.record_peak(with_micro_batch(run, measured), peak_gib)
+    memory.record_run(with_micro_batch(run, measured), peak_gib)
 
     assert predicted(memory.fit(run)) == expected
 
@@ -118,8 +118,8 @@ def test_what_ran_out_of_memory_takes_precedence_over_any_prediction(memory, spe
     assert memory.is_traced(run)
     assert memory.fit(run).spec.split.micro_batch == 768
 
-    memory.record_peak(with_micro_batch(run, 640), 1.75)
-    memory.record_over(with_micro_batch(run, 640))
+    memory.record_run(with_micro_batch(run, 640), 1.75)
+    memory.record_run(with_micro_batch(run, 640), None)
 
     fit = memory.fit(run)
     assert (fit.source, fit.spec.split.micro_batch) == (source, 384)
@@ -128,8 +128,8 @@ def test_what_ran_out_of_memory_takes_precedence_over_any_prediction(memory, spe
 def test_a_torn_file_is_as_good_as_none(memory, spec, tmp_path):
     run = spec()
     memory.record_trace(run, TRACE)
-    memory.record_peak(with_micro_batch(run, 128), 1.0)
-    memory.record_over(with_micro_batch(run, 384))
+    memory.record_run(with_micro_batch(run, 128), 1.0)
+    memory.record_run(with_micro_batch(run, 384), None)
     paths = [next(tmp_path.glob(f"memory/*/{name}.json")) for name in ("128-took", "384-over")]
     (traced,) = tmp_path.glob("memory/*/trace.json")
 
@@ -173,4 +173,4 @@ def test_a_folder_of_another_user_s_is_only_read(memory, spec, monkeypatch, numb
     monkeypatch.setattr("pathlib.Path.mkdir", refuse)
 
     with pytest.raises(OSError, match="No space left") if is_said else nullcontext():
-        memory.record_peak(spec(), 1.5)
+        memory.record_run(spec(), 1.5)
