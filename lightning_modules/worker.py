@@ -61,16 +61,11 @@ def work(rank: WorkerArgs) -> None:
     has_group = has_exchange(config.comm_hook, rank.world_size, reproducible=reproducible)
     if rank.rank == 0:
         _note_first_step(folder / FIRST_STEP)
-
-    def append_rows(rows: list[dict[str, Any]]) -> None:
-        with (folder / "progress.jsonl").open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-
     context = RankContext(
         rank=rank.rank,
         folder=folder,
         checkpoint=folder.parent / CHECKPOINT,
-        on_epoch=append_rows,
+        on_epoch=lambda rows: append_rows(folder / "progress.jsonl", rows),
         on_steps=lambda progress: write_step_progress(progress, folder),
         stop_requested=lambda: _is_there(folder / GRACEFUL_STOP),
     )
@@ -185,6 +180,12 @@ def _is_there(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
+
+
+def append_rows(progress: Path, rows: list[dict[str, Any]]) -> None:
+    """Append rows of the curve to a file of JSON lines."""
+    with progress.open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def _leave_failure(folder: Path, rank: int, error: Exception) -> int:

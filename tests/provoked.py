@@ -238,14 +238,14 @@ def train_until(epoch: int, args: WorkerArgs) -> None:
         epoch: 1-based; 0 stops it after its first step.
         args: of the worker.
     """
-    stop, append = Path(args.folder) / GRACEFUL_STOP, worker._append
+    stop, append = Path(args.folder) / GRACEFUL_STOP, worker.append_rows
 
     def append_and_stop(progress: Path, rows: list[dict[str, Any]]) -> None:
         append(progress, rows)
         if rows and rows[-1]["epoch"] >= epoch:
             stop.touch()
 
-    worker._append = append_and_stop
+    worker.append_rows = append_and_stop
     if epoch == 0:
         stop.touch()
     worker.work(args)
