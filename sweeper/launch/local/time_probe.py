@@ -89,7 +89,7 @@ class _Probes:
             if end.outcome == Outcome.FINISHED:
                 timing = row_timing(row)
             elif end.outcome == Outcome.PREEMPTED:
-                timing = _reached_timing(attempt, row["start_s"])
+                timing = _timing_so_far(attempt, row["start_s"])
             if timing:
                 spec = attempt.spec
                 kind = time_kind(spec.config.resolved, spec.split.micro_batch)
@@ -103,7 +103,7 @@ class _Probes:
                     attempt.request_graceful_stop()
 
 
-def _reached_timing(attempt: Attempt, start_s: float) -> Timing | None:
+def _timing_so_far(attempt: Attempt, start_s: float) -> Timing | None:
     """The timing of a stopped probe, by the speed that it had reached; None if it had none."""
     now = read_step_progress(attempt.folder)
     if not now or not now.examples_per_s:

@@ -44,17 +44,6 @@ def test_what_callbacks_keep_is_counted_with_the_optimizers_state(traced):
         assert classes["optimizer_state"] == pytest.approx(3 * classes["gradients"], rel=0.05)
 
 
-def test_a_module_that_steps_by_hand_is_traced_without_accumulation(grid):
-    """Lightning refuses to accumulate for it; the second micro-batch leaves room for one step."""
-    words = ["module=own", "module._target_=strangers.Gan", "data=own", "batch=32", "bn_span=null"]
-    data = ["data._target_=strangers.DataModule", "+data.num_train_examples=96"]
-    (config,) = grid(*words, *data, "metric=val/score/dataloader_idx_0", "metric_mode=min")
-
-    trace = memory_trace(run_config(config))
-
-    assert trace.classes.keys() == {32, 64}
-
-
 @pytest.mark.slow
 def test_fake_tensors_take_what_real_ones_do(traced):
     """With `reproducible`, DDP wants real ones: a few steps are computed."""

@@ -96,18 +96,6 @@ def test_measured_peaks_are_used(memory, spec, measured, peak_gib, expected):
     assert predicted(memory.fit(run)) == expected
 
 
-def test_if_even_the_smallest_is_predicted_not_to_fit_the_run_is_refused(memory, spec):
-    memory.record_trace(spec(), TRACE)
-
-    refusal = memory.fit(spec(memory_limit_gib=0.5)).refusal
-
-    assert refusal.startswith(
-        "the smallest micro-batch must fit in memory_limit_gib=0.5; got micro_batch=128, the "
-        "smallest that can make up batch=3840 on 1 rank with bn_span=128, and it is predicted "
-        "to need 0.75 GiB. Provide more memory"
-    )
-
-
 @pytest.mark.parametrize(
     ("trace", "source"), [(TRACE, "predicted"), (MemoryTrace(why_not="it has no data"), "limit")]
 )

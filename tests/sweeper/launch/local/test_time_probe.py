@@ -3,7 +3,7 @@
 import pytest
 
 from sweeper.launch.local.slots import Machine
-from sweeper.launch.local.time_probe import _choose_probes, _reached_timing
+from sweeper.launch.local.time_probe import _choose_probes, _timing_so_far
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
 from sweeper.store.step_progress import StepProgress, write_step_progress
@@ -30,10 +30,10 @@ def test_what_was_stopped_has_the_speed_that_it_had_reached(grid, ledger):
     progress = StepProgress(
         epoch=2, step=8, steps=16, resumed_at=0, examples_per_s=7680.0, left_s=40 * 0.5 + 3 * 2.0
     )
-    assert _reached_timing(attempt, 1.5) is None
+    assert _timing_so_far(attempt, 1.5) is None
     write_step_progress(progress, attempt.folder)
 
-    timing = _reached_timing(attempt, 1.5)
+    timing = _timing_so_far(attempt, 1.5)
 
     assert timing.step_s == pytest.approx(0.5)
     assert timing.between_s == pytest.approx(2.0)
