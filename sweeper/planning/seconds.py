@@ -204,7 +204,8 @@ def _read_finished(ledger: Ledger) -> dict[tuple[str, str], list[Timing]]:
             if config.count('"seed"') == 1:  # without seeds, most rows of a folder share the text
                 config = re.sub(r'"seed": \d+', '"seed": 0', config)
             if kind := _row_kind(config, row["micro_batch"]):
-                found[kind, row["device_kind"]].append(row_timing(row))
+                timing = row_timing(row)
+                found[kind, row["device_kind"]].append(timing)
         except (ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
             continue  # not a row of ours
     return found
