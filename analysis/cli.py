@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -45,10 +45,8 @@ def read_measured(
         clocks: columns that the curves have besides the metric; `all` for all of theirs.
         columns: of the runs; None for all.
     """
-    runs, asked = (
-        read_asked_runs(options, columns),
-        AskedMetric(options.metric, options.metric_mode),
-    )
+    runs = read_asked_runs(options, columns)
+    asked = AskedMetric(options.metric, options.metric_mode)
     needed = None if clocks == ("all",) else curve_columns(runs, asked, *clocks)
     curves = _report_unread(read_curves(options.results, runs, needed))
     measured = with_metric(options.results, runs, curves, asked)
@@ -99,6 +97,7 @@ def _report_unread(loaded: Loaded) -> pd.DataFrame:
     return loaded.frame
 
 
+_WROTE = "wrote {}"
 _PAPERS = ("mccord2021", "goyal2017", "limit2020")
 
 
@@ -113,10 +112,16 @@ def main(arguments: Sequence[str]) -> int:
         options = _parser().parse_args(arguments)
         if out := getattr(options, "out", None):
             check_out(out, is_file=options.command in (_claims, _report))
-        return options.command(options)
+        for text in options.command(options):
+            say(text)
     except (ValueError, OSError) as error:
         say(f"Error: {describe_os_error(error) if isinstance(error, OSError) else error}")
         return 2
+    return 0
+
+
+#: Follows its options; yields what it has to say.
+Command = Callable[[argparse.Namespace], Iterator[str]]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -125,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     results, metric, out = _shared_options()
 
     def add(
-        command: Callable[[argparse.Namespace], int], about: str, *parents: argparse.ArgumentParser
+        command: Command, about: str, *parents: argparse.ArgumentParser
     ) -> argparse.ArgumentParser:
         name = command.__name__.removeprefix("_")
         added = commands.add_parser(name, help=about, description=about, parents=[*parents])
@@ -199,7 +204,7 @@ def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
     return results, metric, out
 
 
-def _figures(options: argparse.Namespace) -> int:
+def _figures(options: argparse.Namespace) -> Iterator[str]:
     from analysis.figures.draw import draw_all
     from analysis.figures.memory_by_class import draw_all_memory
     from analysis.tables.validity import COLUMNS as OF_DOUBTS
@@ -209,24 +214,21 @@ def _figures(options: argparse.Namespace) -> int:
     measured = read_measured(options, *clocks, columns=columns)
     check_target(options.target, measured.metric.unit)
     drawn = draw_all(measured, options.out, options.width, options.target)
-    for path in chain(drawn, draw_all_memory(options.results, options.out, options.width)):
-        say(f"wrote {path}")
-    return 0
+    of_memory = draw_all_memory(options.results, options.out, options.width)
+    yield from map(_WROTE.format, chain(drawn, of_memory))
 
 
-def _paper(options: argparse.Namespace) -> int:
+def _paper(options: argparse.Namespace) -> Iterator[str]:
     from analysis.decide.missing import describe_missing
     from analysis.papers.paper_figures import draw_paper
 
     measured = read_measured(options)
-    for path in draw_paper(options.name, measured, options.out, options.width):
-        say(f"wrote {path}")
-    for text in describe_missing(options.name, measured.runs, options.results[0]):
-        say(text)
-    return 0
+    drawn = draw_paper(options.name, measured, options.out, options.width)
+    yield from map(_WROTE.format, drawn)
+    yield from describe_missing(options.name, measured.runs, options.results[0])
 
 
-def _claims(options: argparse.Namespace) -> int:
+def _claims(options: argparse.Namespace) -> Iterator[str]:
     from analysis.papers.judge import judge_all, judge_paper, verdict_lines, verdict_table
     from analysis.tables.validity import check_validity
 
@@ -234,66 +236,59 @@ def _claims(options: argparse.Namespace) -> int:
     runs, curves, name = measured.runs, measured.curves, options.paper
     judged = [judge_paper(name, runs, curves)] if name else judge_all(runs, curves)
     for paper in judged:
-        say(paper.heading)
+        yield paper.heading
         for finding in check_validity(paper.compared.runs, measured.metric):
-            say(f"  {finding}")
+            yield f"  {finding}"
         for verdict, words in verdict_lines(paper):
-            say(f"{verdict:>14}  {words}")
+            yield f"{verdict:>14}  {words}"
     if options.out:
         verdict_table(judged).to_csv(options.out, index=False)
-        say(f"wrote {options.out}")
-    return 0
+        yield _WROTE.format(options.out)
 
 
-def _estimates(options: argparse.Namespace) -> int:
+def _estimates(options: argparse.Namespace) -> Iterator[str]:
     from analysis.report.estimates import estimate_all
 
     measured = read_measured(options, "all")
     check_target(options.target, measured.metric.unit)
     for asked in chain.from_iterable(map(read_questions, map(Path, options.results))):
-        say(f"question={asked.text!r}, seed by seed\n  {asked.said}")
+        yield f"question={asked.text!r}, seed by seed\n  {asked.said}"
     for found in estimate_all(measured, options.target):
-        say(f"{found.question}\n  {found.words}")
+        yield f"{found.question}\n  {found.words}"
         if len(found.table):
-            say(textwrap.indent(found.table.to_string(index=False), "  "))
-    return 0
+            yield textwrap.indent(found.table.to_string(index=False), "  ")
 
 
-def _next(options: argparse.Namespace) -> int:
+def _next(options: argparse.Namespace) -> Iterator[str]:
     from analysis.decide.proposal import as_json, proposals_text
-    from analysis.decide.proposals import propose
+    from analysis.decide.proposals import propose_next
     from analysis.papers.judge import judge_all
 
     measured = read_measured(options, "all")
     judged = judge_all(measured.runs, measured.curves)
-    found = propose(measured, judged, price=options.price, most_seeds=options.most_seeds)
-    texts = [json.dumps(as_json(found), indent=1)] if options.json else proposals_text(found)
-    for paragraph in texts:
-        say(paragraph)
-    return 0
+    found = propose_next(measured, judged, price=options.price, most_seeds=options.most_seeds)
+    yield from [json.dumps(as_json(found), indent=1)] if options.json else proposals_text(found)
 
 
-def _table(options: argparse.Namespace) -> int:
+def _table(options: argparse.Namespace) -> Iterator[str]:
     from analysis.report.table import write_tables
 
     measured = read_measured(options)
     if others := len(measured.runs) - len(measured.runs_with_metric):
-        say(f"left out: {several(others, 'run')} with another metric than {measured.metric.name}")
+        yield f"left out: {several(others, 'run')} with another metric than {measured.metric.name}"
     for table, paths in write_tables(measured, options.out):
-        say(table.markdown())
-        for path in paths:
-            say(f"wrote {path}")
-    return 0
+        yield table.markdown()
+        yield from map(_WROTE.format, paths)
 
 
-def _tuning(options: argparse.Namespace) -> int:
+def _tuning(options: argparse.Namespace) -> Iterator[str]:
     from analysis.tuning.figures import draw_tuned
     from analysis.tuning.report import describe_studies
     from analysis.tuning.studies import load_tuned
 
     largest, *others = load_tuned(options.results, options.storage)
     if others:
-        say(f"Skipped: {several(len(others), 'smaller set')} of studies with other search spaces.")
+        yield f"Skipped: {several(len(others), 'smaller set')} of studies with other search spaces."
     curves = pd.DataFrame()
     check_target(options.target, "")
     if options.target is not None:
@@ -301,39 +296,32 @@ def _tuning(options: argparse.Namespace) -> int:
         options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
         columns = ["metric_name", "config_json", *(n for n in [largest.column] if n in RUNS)]
         curves = read_measured(options, "step", columns=columns).curves
-    for paragraph in describe_studies(largest, curves, options.target):
-        say(paragraph)
-    for path in draw_tuned(largest, curves, options.out, options.target, options.width):
-        say(f"wrote {path}")
-    return 0
+    yield from describe_studies(largest, curves, options.target)
+    drawn = draw_tuned(largest, curves, options.out, options.target, options.width)
+    yield from map(_WROTE.format, drawn)
 
 
-def _frontier(options: argparse.Namespace) -> int:
+def _frontier(options: argparse.Namespace) -> Iterator[str]:
     from analysis.frontier.command import frontier
 
-    for line in frontier(options, lambda: read_measured(options, "step", "examples_seen")):
-        say(line)
-    return 0
+    return frontier(options, lambda: read_measured(options, "step", "examples_seen"))
 
 
-def _predictions(options: argparse.Namespace) -> int:
+def _predictions(options: argparse.Namespace) -> Iterator[str]:
     from analysis.report.predictions import COLUMNS as PREDICTED
     from analysis.report.predictions import prediction_errors
 
     errors = prediction_errors(read_asked_runs(options, PREDICTED))
-    say(errors.to_string(index=False, na_rep="", float_format=lambda share: f"{share:.1%}"))
-    return 0
+    yield errors.to_string(index=False, na_rep="", float_format=lambda share: f"{share:.1%}")
 
 
-def _report(options: argparse.Namespace) -> int:
+def _report(options: argparse.Namespace) -> Iterator[str]:
     from analysis.report.page import page, report_data
 
     command = f"python -m analysis report {' '.join(options.results)} -o {options.out}"
     data = report_data(options.results, command, AskedMetric(options.metric, options.metric_mode))
-    for text in data["unread"]:
-        say(f"skipped {text}")
+    yield from map("skipped {}".format, data["unread"])
     if not data["runs"]:
-        say(f"no runs in {', '.join(options.results)}: the page is empty")
+        yield f"no runs in {', '.join(options.results)}: the page is empty"
     options.out.write_text(page(data), encoding="utf-8")
-    say(f"wrote {options.out}")
-    return 0
+    yield _WROTE.format(options.out)

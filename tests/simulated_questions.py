@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.sequential.looks import Looks
-from analysis.sequential.rule import Best, Bounds, Rule, follow
+from analysis.sequential.rule import Best, Bounds, Rule, take_looks
 from analysis.stats.contrasts import Contrasts
 
 #: Noise of arms over seeds, shape (arms, seeds), of standard deviation 1 where spreads are equal.
@@ -101,6 +101,6 @@ def asked(
     for _ in range(studies):
         values = truth + NOISES[noise](rng, (len(truth), looks.at[-1]))
         rule = kind.rule(looks)
-        course = follow(rule, values, give_up)
+        course = take_looks(rule, values, give_up)
         found.append((kind.is_wrong(rule), kind.is_right(rule), course.used.sum()))
     return Shares(*np.mean(found, axis=0))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from analysis.papers.claim import Claim, Point, shares_outside
-from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, holm, weigh
+from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, correct_by_holm, weigh_contrasts
 from analysis.stats.optimum import exponent_draws, fit_optima
 from analysis.stats.replicates import Array, Replicates, validation_size
 
@@ -77,7 +77,7 @@ def judged(claims: Sequence[Claim], values: dict[Point, Array], draws: int = 100
             np.array([v.shape[1] for v in here]),
         )
         size = validation_size(np.concatenate(here).ravel()[:200])
-        evidence = weigh(claim.contrasts, arms.floor_variances(size) if size else arms)
+        evidence = weigh_contrasts(claim.contrasts, arms.floor_variances(size) if size else arms)
         found[claim.text] = evidence.p_for, evidence.p_against
     return found
 
@@ -113,7 +113,7 @@ def is_true_of_equals(contrasts: Contrasts | None) -> bool:
 def decided(found: Judged) -> Iterator[tuple[str, Array, Array]]:
     """Of each claim the studies in which it is reproduced, and contradicted, as one family."""
     p_for, p_against = (np.stack([pair[i] for pair in found.values()], axis=1) for i in (0, 1))
-    corrected = holm(np.fmin(p_for, p_against)) <= ONE_SIDED
+    corrected = correct_by_holm(np.fmin(p_for, p_against)) <= ONE_SIDED
     for i, text in enumerate(found):
         is_for = p_for[:, i] <= p_against[:, i]
         yield text, corrected[:, i] & is_for, corrected[:, i] & ~is_for

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.decide.command import Config, complete_config
-from analysis.papers.claim import Point, runs_at
+from analysis.papers.claim import Point, point_masks
 from analysis.papers.paper import Paper, own_point
 from analysis.tables.validity import ALIKE, confounds
 from analysis.tables.which_runs import ended_runs
@@ -44,7 +44,7 @@ class Arm:
         return sorted(int(seed) for seed in self.ended["seed"].unique())
 
 
-def config_of(row: pd.Series, **changes: Any) -> Config:
+def config_from_row(row: pd.Series, **changes: Any) -> Config:
     """The config of a run, with defaults for keys added since, and some keys changed."""
     return {**complete_config(json.loads(row["config_json"])), **changes}
 
@@ -57,16 +57,16 @@ def paper_arms(
     A point that was not run takes its settings from a run of its rule, if possible of its batch.
     """
     arms: list[Arm] = []
-    for point, mask in zip(points, runs_at(placed, points), strict=True):
+    for point, mask in zip(points, point_masks(placed, points), strict=True):
         here = placed[mask]
         if len(here):
-            arms.append(Arm(str(point), here, config_of(here.iloc[0])))
+            arms.append(Arm(str(point), here, config_from_row(here.iloc[0])))
             continue
         same_batch = placed[placed["paper_batch"] == point.batch]
         choices = [frame[frame["lr_rule"] == point.rule] for frame in (same_batch, runs)]
         like = next(frame for frame in (*choices, same_batch, runs) if len(frame)).iloc[0]
         batch, warmup = own_point(point, paper, like)
-        config = config_of(like, batch=batch, warmup=warmup)
+        config = config_from_row(like, batch=batch, warmup=warmup)
         if like["lr_rule"] != point.rule:
             config["lr_rule"] = {"name": point.rule}
         if "micro" not in [config.get(key) for key in MICRO]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.decide.arms import Arm, add_seeds, compare_settings, config_of, paper_arms
+from analysis.decide.arms import Arm, add_seeds, compare_settings, config_from_row, paper_arms
 from analysis.decide.edges import find_optimum_edges, propose_longer_grid
 from analysis.decide.expected import (
     UNKNOWN,
@@ -17,7 +17,7 @@ from analysis.decide.expected import (
 )
 from analysis.decide.proposal import Proposal, propose_runs
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.claim import LACKING, UNDECIDED, Point, Verdict, runs_about, values_of
+from analysis.papers.claim import LACKING, UNDECIDED, Point, Verdict, point_values, runs_about
 from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
 from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts
@@ -37,11 +37,10 @@ class OpenClaim:
 
     Attributes:
         verdict: so far.
-        arms: the points that it is about; none if these runs do not say which.
+        arms: the points that it is about; none if no runs like these can decide it.
         contrasts: of the arms; None for a claim about the best warmup's exponent.
         metric: what it is about.
         num_claims: claims of its paper, which share the error rate.
-        only_there: why no runs on these data can decide it; else empty.
     """
 
     verdict: Verdict
@@ -49,7 +48,6 @@ class OpenClaim:
     contrasts: Contrasts | None
     metric: Metric = ACCURACY
     num_claims: int = 1
-    only_there: str = ""
 
 
 def open_claims(judged: Sequence[Judged]) -> Iterator[OpenClaim]:
@@ -68,13 +66,13 @@ def _open_claims_of_grid(judged: Judged) -> Iterator[OpenClaim]:
             about = ended_runs(runs_about(claim, placed))
             seen = about[["paper_batch", "paper_warmup", "lr_rule"]].itertuples(index=False)
             points = dict.fromkeys([*claim.points, *(Point(*at) for at in seen)])
+            is_open = not claim.only_there or paper.is_protocol_of(runs)
             yield OpenClaim(
                 verdict=verdict,
-                arms=paper_arms([*points], placed, runs, paper),
+                arms=paper_arms([*points], placed, runs, paper) if is_open else [],
                 contrasts=claim.contrasts,
                 metric=claim.metric,
                 num_claims=len(paper.claims),
-                only_there="" if paper.is_protocol_of(runs) else claim.only_there,
             )
 
 
@@ -82,7 +80,7 @@ def _open_claims_of_limit(judged: Judged) -> Iterator[OpenClaim]:
     gain, drift = judged.verdicts
     if gain.verdict == UNDECIDED and gain.num_seeds:
         by_name = limit2020.arms_at_largest_batch(judged.compared.runs)
-        arms = [Arm(name, rows, config_of(rows.iloc[0])) for name, rows in by_name.items()]
+        arms = [Arm(name, rows, config_from_row(rows.iloc[0])) for name, rows in by_name.items()]
         contrasts = limit2020.gains(len(arms))
         yield OpenClaim(verdict=gain, arms=arms, contrasts=contrasts, num_claims=2)
     if drift.verdict == UNDECIDED:
@@ -97,8 +95,8 @@ def propose_for_claim(claim: OpenClaim, most_seeds: int) -> Proposal:
         now=(verdict.low, verdict.high),
         unit=verdict.unit,
     )
-    if claim.only_there or not claim.arms or verdict.why.startswith(LACKING):
-        return replace(blank, why=claim.only_there or verdict.why)
+    if not claim.arms or verdict.why.startswith(LACKING):
+        return replace(blank, why=verdict.why)
     if same_arms(pd.concat([arm.runs[[*ARM, "lr_series_hash"]] for arm in claim.arms])):
         return replace(blank, why=f"{verdict.why}; only other settings tell these arms apart")
     is_new = min(len(arm.seeds) for arm in claim.arms) < 2
@@ -125,7 +123,7 @@ def _propose_for_contrasts(
     claim: OpenClaim, contrasts: Contrasts, blank: Proposal, most_seeds: int, *, is_new: bool
 ) -> Proposal:
     verdict = claim.verdict
-    values = values_of(
+    values = point_values(
         [arm.ended for arm in claim.arms], [arm.name for arm in claim.arms], claim.metric
     )
     with np.errstate(invalid="ignore"):  # of points without runs

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.papers.claim import shares_outside
-from analysis.stats.contrasts import ASSURANCE, ONE_SIDED, Arms, Contrasts, weigh
+from analysis.stats.contrasts import ASSURANCE, ONE_SIDED, Arms, Contrasts, weigh_contrasts
 from analysis.stats.optimum import Optima, exponent_draws
 from analysis.stats.replicates import percentile_interval, student_factor
 
@@ -39,7 +39,7 @@ def expected_interval(contrasts: Contrasts, arms: Arms, counts: NDArray[np.int64
     variances = np.where(known, arms.variances, pooled)
     seen = arms.counts > 0
     means = np.where(seen, arms.means, np.nanmean(np.where(seen, arms.means, np.nan)))
-    found = weigh(contrasts, Arms(means, variances, counts))
+    found = weigh_contrasts(contrasts, Arms(means, variances, counts))
     return float(found.low), float(found.high)
 
 

@@ -28,7 +28,7 @@ MOST_SEEDS = 50
 _MOST_NAMED = 4
 
 
-def propose(
+def propose_next(
     measured: Measured,
     judged: Sequence[Judged],
     *,

@@ -1,6 +1,6 @@
 """The final metric against batch, warmup, both, and the cost of a doubling of the batch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
 from analysis.figures import style
-from analysis.figures.lines import Lane, draw_diverged, draw_points
+from analysis.figures.lines import Lane, draw_points
 from analysis.figures.points import points, reading_note, sum_half_width
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import INCHES, SMALL, Scale, Width
@@ -69,7 +69,6 @@ def _draw(
     sheet = Sheet.new(width, ax, len(rules), strips=[rule in set(lost) for rule in rules])
     for i, (axes, rule) in enumerate(zip(sheet.panels, rules, strict=True)):
         x.draw(axes, places)
-        style.value_axis(axes, metric)
         if len(rules) > 1:
             axes.set_title(f"lr {rule}", parse_math=False)
         if rule in set(lost):
@@ -78,23 +77,26 @@ def _draw(
         lane = Lane(places, x.scale, i, len(levels))
         for j, (axes, rule) in enumerate(zip(sheet.panels, rules, strict=True)):
             line = frame[(frame[by.column] == level) & (frame["lr_rule"] == rule)]
-            draw_points(
-                axes, line, x.column, mark=mark, lane=lane, label=f"{round(level, 6):,.12g}"
-            )
-            if j in sheet.strips:
-                draw_diverged(sheet.strips[j], line, x.column, mark=mark, lane=lane)
-    seen = [value for values in frame["values"] for value in values]
-    is_cut = False
-    for axes in sheet.panels:
-        is_cut = style.value_limits(axes, metric, seen, frame[["low", "high"]])
+            label, strip = f"{round(level, 6):,.12g}", sheet.strips.get(j)
+            draw_points(axes, line, x.column, mark=mark, lane=lane, label=label, strip=strip)
+    note = reading_note(frame) + limit_values(sheet.panels, frame, metric)
     sheet.label(x.label, style.value_label(metric))
     title = f"{style.title_word(metric)} after the last epoch against {x.word}: {compared.title}"
-    note = reading_note(frame) + (CUT if is_cut else "")
     return sheet.finish(frame, title, [compared.about, note], by.label)
 
 
 #: What a note says where bars leave the panel.
 CUT = " Bars that end at the frame are longer; the table has their ends."
+
+
+def limit_values(panels: Sequence[Axes], frame: pd.DataFrame, metric: Metric) -> str:
+    """Fit the axes of a metric to the seeds of points; return a note if that cuts bars off."""
+    seen = [value for values in frame["values"] for value in values]
+    is_cut = False
+    for axes in panels:
+        style.value_axis(axes, metric)
+        is_cut = style.value_limits(axes, metric, seen, frame[["low", "high"]])
+    return CUT if is_cut else ""
 
 
 _COLORS = colormaps["viridis"]

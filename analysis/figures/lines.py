@@ -48,11 +48,13 @@ class Lane:
 
 
 def draw_points(
-    axes: Axes, line: pd.DataFrame, x: str, *, mark: Mark, lane: Lane, label: str = ""
-) -> None:
+    axes: Axes, line: pd.DataFrame, x: str, *, mark: Mark, lane: Lane, label: str = "",
+    strip: Axes | None = None,
+) -> None:  # fmt: skip
     """Means with 95 % intervals and the seeds as small dots.
 
-    The line is as `points` returns it. Means are joined where no place between them is missing.
+    The line is as `points` returns it. Means are joined where no place between them is missing. A
+    strip shows the shares of runs that diverged with 95 % intervals, where any did.
     """
     whole = line.set_index(x).reindex(list(lane.places)).reset_index()
     place = lane.at(whole[x])
@@ -66,10 +68,8 @@ def draw_points(
         place, whole["mean"], mark.linestyle, color=mark.color, marker=mark.marker,
         markeredgewidth=0, label=label or None,
     )  # fmt: skip
-
-
-def draw_diverged(strip: Axes, line: pd.DataFrame, x: str, *, mark: Mark, lane: Lane) -> None:
-    """Shares of runs that diverged with 95 % intervals, where any did."""
+    if strip is None:
+        return
     lost = line[line["num_diverged"] > 0]
     place = lane.at(lost[x])
     share = lost["num_diverged"] / (lost["num_diverged"] + lost["num_finished"])

@@ -12,9 +12,9 @@ from analysis.stats.contrasts import (
     Arms,
     Contrasts,
     assured_seeds,
-    holm,
+    correct_by_holm,
     rank_test,
-    weigh,
+    weigh_contrasts,
 )
 from analysis.stats.optimum import best_warmups, exponent_draws
 from analysis.stats.replicates import Array, format_share, percentile_interval, validation_size
@@ -148,7 +148,7 @@ class PointValues:
         return f"diverged, hence judged by rank: {', '.join(shares)}" if shares else ""
 
 
-def runs_at(runs: pd.DataFrame, points: Sequence[Point]) -> list[pd.Series]:
+def point_masks(runs: pd.DataFrame, points: Sequence[Point]) -> list[pd.Series]:
     """A mask of the runs that stand at each point."""
     return [
         (runs["paper_batch"] == p.batch)
@@ -161,12 +161,12 @@ def runs_at(runs: pd.DataFrame, points: Sequence[Point]) -> list[pd.Series]:
 def runs_about(claim: Claim, runs: pd.DataFrame) -> pd.DataFrame:
     """The runs at a claim's points; for the best warmup's exponent, those of any warmup."""
     if claim.contrasts is not None:
-        return runs[np.any(runs_at(runs, claim.points), axis=0)]
+        return runs[np.any(point_masks(runs, claim.points), axis=0)]
     batches, rules = {p.batch for p in claim.points}, {p.rule for p in claim.points}
     return runs[runs["paper_batch"].isin(batches) & runs["lr_rule"].isin(rules)]
 
 
-def values_of(
+def point_values(
     arms: Sequence[pd.DataFrame],
     names: Sequence[str],
     metric: Metric = ACCURACY,
@@ -193,14 +193,14 @@ def values_of(
 def judge_claim(
     claim: Claim, runs: pd.DataFrame, rng: np.random.Generator, num_claims: int
 ) -> Verdict:
-    """Judge a claim on runs, as if there were no other; `settle` corrects for the others.
+    """Judge a claim on runs, as if there were no other; `settle_verdicts` corrects for the others.
 
     `num_claims` is how many claims of the paper there are, for the seeds that would decide.
     """
     everything, runs = runs, ended_runs(runs)
-    arms = [runs[here] for here in runs_at(runs, claim.points)]
+    arms = [runs[here] for here in point_masks(runs, claim.points)]
     names, metric = [str(point) for point in claim.points], claim.metric
-    measured = values_of(arms, names, metric, runs[metric.name])
+    measured = point_values(arms, names, metric, runs[metric.name])
     blank = Verdict(
         text=claim.text, where=claim.where, unit=claim.unit, num_seeds=measured.num_seeds
     )
@@ -215,7 +215,7 @@ def judge_claim(
 def _describe_missing(runs: pd.DataFrame, points: Sequence[Point], lacks: Sequence[bool]) -> str:
     """Which points were not run, and which were but have no value."""
     found: dict[str, list[str]] = {}
-    for point, here, is_lacking in zip(points, runs_at(runs, points), lacks, strict=True):
+    for point, here, is_lacking in zip(points, point_masks(runs, points), lacks, strict=True):
         if is_lacking:
             state = "run without a result" if here.any() else "not run"
             found.setdefault(state, []).append(str(point))
@@ -247,7 +247,7 @@ def judge_contrasts(
         rank_test(contrasts, i, measured.ranked, rng) if ranked else None
         for i, ranked in enumerate(by_rank)
     ]
-    found = weigh(contrasts, arms, ranks)
+    found = weigh_contrasts(contrasts, arms, ranks)
     judged = replace(
         blank,
         verdict=REPRODUCED if found.p_for <= found.p_against else CONTRADICTED,
@@ -299,9 +299,9 @@ def shares_outside(draws: Array, lower: float, upper: float) -> tuple[float, flo
     return (max(sides) + lost) / count, min(1.0, 2 * (min(other) + lost) / count)
 
 
-def settle(verdicts: Sequence[Verdict]) -> list[Verdict]:
+def settle_verdicts(verdicts: Sequence[Verdict]) -> list[Verdict]:
     """The verdicts on a paper's claims as one family: decided by p values corrected by Holm."""
-    corrected = holm(np.array([v.p for v in verdicts], dtype=float))
+    corrected = correct_by_holm(np.array([v.p for v in verdicts], dtype=float))
     return [
         replace(verdict, p_corrected=float(p), seeds_needed=0, seeds_for=np.nan)
         if p <= ONE_SIDED

@@ -21,7 +21,7 @@ _ERRORS = (
 )  # fmt: skip
 
 
-def _at(batch: int, warmup: float = 5, rule: str = "linear") -> Point:
+def _point(batch: int, warmup: float = 5, rule: str = "linear") -> Point:
     return Point(batch, warmup, rule)
 
 
@@ -30,10 +30,10 @@ def _published(point: Point, error: float, spread: float) -> Published:
 
 
 PUBLISHED = (
-    *(_published(_at(b), *error) for b, error in zip(BATCHES, _ERRORS, strict=True)),
-    _published(_at(8192, warmup=0), 24.84, 0.37),
-    _published(_at(8192, rule="sqrt"), 26.22, 0.03),
-    _published(_at(8192, rule="none"), 41.67, 0.10),
+    *(_published(_point(b), *error) for b, error in zip(BATCHES, _ERRORS, strict=True)),
+    _published(_point(8192, warmup=0), 24.84, 0.37),
+    _published(_point(8192, rule="sqrt"), 26.22, 0.03),
+    _published(_point(8192, rule="none"), 41.67, 0.10),
 )
 
 _batches = partial(PaperFigure, batches=BATCHES, warmups=(5,), along="batch")
@@ -46,32 +46,32 @@ _warmups_final = partial(_warmups, is_final=True, last_epochs=5)
 _rules_final = partial(_rules, is_final=True, last_epochs=5)
 
 
-def _higher(text: str, where: str, better: Point, worse: Point) -> Claim:
+def _claim_higher(text: str, where: str, better: Point, worse: Point) -> Claim:
     return Claim(text, where, [better, worse], Contrasts.pairs((0, 1)))
 
 
 _CLAIMS = (
     Claim(
         "Linear scaling with gradual warmup keeps the accuracy of 256 up to 8,192", "figure 1",
-        [_at(8192), _at(256)], Contrasts.pairs((0, 1), lower=-MARGIN),
+        [_point(8192), _point(256)], Contrasts.pairs((0, 1), lower=-MARGIN),
     ),
-    _higher(
-        "Beyond 8,192 accuracy falls: 16,384 is below 256", "figure 1", _at(256), _at(16384)
+    _claim_higher(
+        "Beyond 8,192 accuracy falls: 16,384 is below 256", "figure 1", _point(256), _point(16384)
     ),
-    _higher(
-        "It keeps falling: 65,536 is below 16,384", "figure 1", _at(16384), _at(65536)
+    _claim_higher(
+        "It keeps falling: 65,536 is below 16,384", "figure 1", _point(16384), _point(65536)
     ),
-    _higher(
+    _claim_higher(
         "At 8,192, gradual warmup is better than none", "warmup table",
-        _at(8192), _at(8192, warmup=0),
+        _point(8192), _point(8192, warmup=0),
     ),
-    _higher(
+    _claim_higher(
         "At 8,192, linear scaling is better than the square root", "learning-rate table",
-        _at(8192), _at(8192, rule="sqrt"),
+        _point(8192), _point(8192, rule="sqrt"),
     ),
-    _higher(
+    _claim_higher(
         "At 8,192, linear scaling is better than none", "learning-rate table",
-        _at(8192), _at(8192, rule="none"),
+        _point(8192), _point(8192, rule="none"),
     ),
 )  # fmt: skip
 

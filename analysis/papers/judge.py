@@ -15,9 +15,9 @@ from analysis.papers.claim import (
     Verdict,
     judge_claim,
     lacking_metric,
+    point_masks,
     runs_about,
-    runs_at,
-    settle,
+    settle_verdicts,
 )
 from analysis.papers.paper import nearest_runs, place_runs
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
@@ -87,9 +87,9 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     ]
     everywhere = ended_runs(place_runs(runs, paper))
     is_asked = any(
-        all(here.any() for here in runs_at(everywhere, claim.points)) for claim in paper.claims
+        all(here.any() for here in point_masks(everywhere, claim.points)) for claim in paper.claims
     )
-    return Judged(name, paper.citation, compared, settle(verdicts), len(runs), is_asked)
+    return Judged(name, paper.citation, compared, settle_verdicts(verdicts), len(runs), is_asked)
 
 
 def verdict_table(judged: Sequence[Judged]) -> pd.DataFrame:

@@ -18,8 +18,8 @@ from analysis.papers.claim import (
     Verdict,
     judge_contrasts,
     lacking_metric,
-    settle,
-    values_of,
+    point_values,
+    settle_verdicts,
 )
 from analysis.stats.contrasts import Contrasts
 from analysis.stats.laws import constant_rate, diffusion
@@ -39,7 +39,7 @@ _GAIN = "At the largest batch the best recipe beats the baseline (by 18 points t
 _DRIFT = "The distance from the start contradicts ultra-slow diffusion"
 
 
-def by_optimizer(runs: pd.DataFrame) -> pd.DataFrame:
+def largest_group_by_optimizer(runs: pd.DataFrame) -> pd.DataFrame:
     """Each optimizer's largest comparable group, among runs that differ only in their recipe.
 
     Of several such sets, that with the most optimizers is used.
@@ -60,12 +60,12 @@ def judge_claims(
     Returns:
         The runs that may be compared, and the verdicts.
     """
-    shown = ended_runs(by_optimizer(runs))
+    shown = ended_runs(largest_group_by_optimizer(runs))
     arms = arms_at_largest_batch(shown)
     if not arms:
         why = "runs of two or more optimizers at one batch are needed"
         return shown, [Verdict(text=t, where="abstract", why=why) for t in (_GAIN, _DRIFT)]
-    return shown, settle([_judge_gain(arms, rng), _judge_drift(arms, curves, rng)])
+    return shown, settle_verdicts([_judge_gain(arms, rng), _judge_drift(arms, curves, rng)])
 
 
 def arms_at_largest_batch(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -95,7 +95,7 @@ def _judge_gain(arms: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> V
         why = f"refused: the arms differ in more than the setting in question: {'; '.join(found)}"
     if why:
         return Verdict(text=_GAIN, where=where, why=why)
-    values = values_of([*arms.values()], [*arms])
+    values = point_values([*arms.values()], [*arms])
     blank = Verdict(text=_GAIN, where=where, num_seeds=values.num_seeds)
     return judge_contrasts(gains(len(arms)), values, blank, rng, num_claims=2)
 

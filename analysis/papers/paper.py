@@ -7,7 +7,7 @@ from itertools import product
 
 import pandas as pd
 
-from analysis.papers.claim import Claim, Point, runs_at
+from analysis.papers.claim import Claim, Point, point_masks
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.which_runs import ended_runs
@@ -179,7 +179,7 @@ def own_point(point: Point, paper: Paper, like: pd.Series) -> tuple[int, float]:
     return round(exact), warmup
 
 
-def runs_of(runs: pd.DataFrame, figure: PaperFigure) -> pd.DataFrame:
+def select_runs(runs: pd.DataFrame, figure: PaperFigure) -> pd.DataFrame:
     """The runs of a figure."""
     return runs[
         runs["paper_batch"].isin(figure.batches)
@@ -191,7 +191,7 @@ def runs_of(runs: pd.DataFrame, figure: PaperFigure) -> pd.DataFrame:
 def missing_points(runs: pd.DataFrame, figure: PaperFigure) -> list[Point]:
     """Points of a figure at which no run finished or diverged."""
     points = figure.points()
-    there = runs_at(ended_runs(runs), points)
+    there = point_masks(ended_runs(runs), points)
     return [point for point, here in zip(points, there, strict=True) if not here.any()]
 
 

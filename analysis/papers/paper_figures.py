@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from analysis.figures import style
 from analysis.figures.curves import MOST_BANDS, curve_points, limit_to_end
 from analysis.figures.draw import add_doubts
-from analysis.figures.final import BATCH, CUT, DIVERGED, WARMUP
-from analysis.figures.lines import Lane, draw_curve, draw_diverged, draw_points
+from analysis.figures.final import BATCH, DIVERGED, WARMUP, limit_values
+from analysis.figures.lines import Lane, draw_curve, draw_points
 from analysis.figures.points import points, reading_note, reading_note_of_curves
 from analysis.figures.sheet import Drawing, Sheet, save
 from analysis.figures.style import Mark, Width
@@ -24,7 +24,7 @@ from analysis.papers.paper import (
     missing_points,
     nearest_runs,
     place_runs,
-    runs_of,
+    select_runs,
 )
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Measured, Metric
@@ -62,7 +62,7 @@ def draw_figure(
 ) -> Drawing | None:  # fmt: skip
     """Draw a figure of a paper; None if no point of it was run."""
     placed = place_runs(compared.runs, paper)
-    runs = runs_of(placed, figure)
+    runs = select_runs(placed, figure)
     if not len(ended_runs(runs)):
         return None
     if figure.last_epochs > 1:
@@ -72,9 +72,8 @@ def draw_figure(
     (axes,) = sheet.panels
     names = _line_labels(runs, figure.along)
     if figure.is_final:
-        is_cut = _draw_final(sheet, frame, figure, names)
+        note = reading_note(summary) + _draw_final(sheet, frame, figure, names)
         _draw_published(axes, paper, figure, runs)
-        note = reading_note(summary) + (CUT if is_cut else "")
     else:
         frame = curve_points(runs, curves, figure.metric.name)
         first = figure.zoom_from * float(runs["epochs"].max())
@@ -94,7 +93,7 @@ def draw_optimizers(
     runs: pd.DataFrame, metric: Metric = ACCURACY, width: Width = "screen"
 ) -> Drawing:
     """The final metric against batch, a line per optimizer."""
-    groups = limit2020.by_optimizer(runs).groupby("optimizer")
+    groups = limit2020.largest_group_by_optimizer(runs).groupby("optimizer")
     parts = [points(group, metric.name).assign(optimizer=name) for name, group in groups]
     frame = pd.concat(parts, ignore_index=True)
     has_diverged = bool(frame["num_diverged"].any())
@@ -108,16 +107,15 @@ def draw_optimizers(
     lines = frame.groupby(["optimizer", "warmup_epochs", "lr_rule"])
     for i, ((name, *_), line) in enumerate(lines):
         lane = Lane(batches, index=i, count=lines.ngroups)
-        mark = marks[str(name)]
-        draw_points(axes, line, "global_batch", mark=mark, lane=lane, label=str(name))
-        if has_diverged:
-            draw_diverged(sheet.strips[0], line, "global_batch", mark=mark, lane=lane)
-    is_cut = _limit_values(axes, frame, metric)
+        draw_points(
+            axes, line, "global_batch", mark=marks[str(name)], lane=lane, label=str(name),
+            strip=sheet.strips.get(0),
+        )  # fmt: skip
+    note = reading_note(frame) + limit_values([axes], frame, metric)
     sheet.label(BATCH, style.value_label(metric))
     first = runs.iloc[0]
     title = f"{limit2020.CITATION}: optimizers up to the full batch: {first['data']}, "
     about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
-    note = reading_note(frame) + (CUT if is_cut else "")
     return sheet.finish(frame, title + str(first["model"]), [about, note], "optimizer")
 
 
@@ -137,8 +135,8 @@ def _line_labels(runs: pd.DataFrame, along: str) -> dict[float | str, str]:
 
 def _draw_final(
     sheet: Sheet, frame: pd.DataFrame, figure: PaperFigure, names: dict[float | str, str]
-) -> bool:
-    """Draw a line of points, or marks of rules; return whether the axis cuts bars."""
+) -> str:
+    """Draw a line of points, or marks of rules; return a note if the axis cuts bars."""
     (axes,) = sheet.panels
     mark, places, scale = style.ordered_marks(1)[0], [*names], style.BATCHES
     if figure.along == "batch":
@@ -153,18 +151,12 @@ def _draw_final(
         axes.set_xlim(-0.5, len(rules) - 0.5)
         frame = frame.assign(lr_rule=frame["lr_rule"].map(rules.index))
     column, lane = _COLUMN[figure.along], Lane([float(place) for place in places], scale)
-    draw_points(axes, frame, column, mark=mark, lane=lane, label="these runs")
     if frame["num_diverged"].any():
         sheet.add_strip(0, DIVERGED)
-        draw_diverged(sheet.strips[0], frame, column, mark=mark, lane=lane)
+    strip = sheet.strips.get(0)
+    draw_points(axes, frame, column, mark=mark, lane=lane, label="these runs", strip=strip)
     sheet.label(_LABEL[figure.along], style.value_label(figure.metric))
-    return _limit_values(axes, frame, figure.metric)
-
-
-def _limit_values(axes: Axes, frame: pd.DataFrame, metric: Metric) -> bool:
-    style.value_axis(axes, metric)
-    seen = [value for values in frame["values"] for value in values]
-    return style.value_limits(axes, metric, seen, frame[["low", "high"]])
+    return limit_values(sheet.panels, frame, figure.metric)
 
 
 def _draw_curves(

@@ -97,25 +97,25 @@ def _refuse_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:
     return estimated
 
 
-def number(estimate: Estimate, unit: str = "") -> str:
+def format_estimate(estimate: Estimate, unit: str = "") -> str:
     """An estimate in words: value, interval, seeds and limits."""
     if np.isnan(estimate.value):
         return f"not decidable: {estimate.note}"
-    text = f"{_shown(estimate.value)}{unit}"
+    text = f"{_format_value(estimate.value)}{unit}"
     if estimate.low == -np.inf and estimate.high == np.inf:
         text += " (95 %: anything; these runs do not determine it)"
     elif estimate.has_interval:
-        text += f" (95 %: {_shown(estimate.low)} to {_shown(estimate.high)})"
+        text += f" (95 %: {_format_value(estimate.low)} to {_format_value(estimate.high)})"
     text += f", {several(estimate.num_seeds, 'seed')} per point"
     return f"{text}; {estimate.note}" if estimate.note else text
 
 
-def _capital(sentence: str) -> str:
+def _capitalize(sentence: str) -> str:
     """Capitalise only the first letter: F, and names of metrics and rules, stay as they are."""
     return f"{sentence[0].upper()}{sentence[1:]}"
 
 
-def _shown(value: float) -> str:
+def _format_value(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
@@ -126,7 +126,7 @@ def _estimate_growth(question: str, optima: Optima, name: str) -> Estimated:
         return Estimated(question, words, table)
     found = exponent(optima)
     start = "" if np.isnan(found.value) else "As batch to the power "
-    return Estimated(question, _capital(f"{start}{number(found)}."), table)
+    return Estimated(question, _capitalize(f"{start}{format_estimate(found)}."), table)
 
 
 def _estimate_rate(
@@ -150,18 +150,18 @@ def _estimate_breaking(
     runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
 ) -> Estimated:
     worse = "below" if metric.unit == "%" else "worse than at"
+    question = f"At which batch does {metric.word} break?"
     found = runs_at_best_warmup(runs, metric)
     if found is None:
-        question = f"At which batch does {metric.word} break?"
         words = "Not decidable: two or more batches with a run that finished are needed."
         return Estimated(question, words)
     at_warmup, warmup, margin, words = found
     if margin == 0:
-        question = f"At which batch does {metric.word} break?"
         return Estimated(question, f"Not decidable: there is no margin, as {words}.")
     question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
     estimate = breaking_batch(at_warmup, rng, margin, draws, metric)
-    found_text = number(estimate, " examples").replace("inf examples", "none of these batches", 1)
+    found_text = format_estimate(estimate, " examples")
+    found_text = found_text.replace("inf examples", "none of these batches", 1)
     return Estimated(question, f"At {found_text} (warmup {warmup:g} epochs).")
 
 
@@ -181,13 +181,11 @@ def _estimate_critical(
     except ValueError as error:
         return Estimated(question, f"Not decidable at a target of {metric.shown(target)}: {error}")
     start = "" if np.isnan(fit.critical_batch.value) else "At "
-    words = (
-        f"{start}{number(fit.critical_batch, ' examples')}; target {metric.shown(target)}, best "
-        "warmup of each batch and seed"
-    )
+    words = f"{start}{format_estimate(fit.critical_batch, ' examples')}"
+    words += f"; target {metric.shown(target)}, best warmup of each batch and seed"
     if not np.isnan(fit.lack_of_fit):
         words += f"; lack of fit F = {fit.lack_of_fit:.3g} (p = {fit.lack_of_fit_p:.2g})"
-    return Estimated(question, _capital(f"{words}."))
+    return Estimated(question, _capitalize(f"{words}."))
 
 
 def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:
@@ -250,4 +248,4 @@ def _estimate_distance(
             "rate are needed."
         )
         return Estimated(question, words)
-    return Estimated(question, _capital(f"{'; '.join(parts)}."), pd.DataFrame(rows))
+    return Estimated(question, _capitalize(f"{'; '.join(parts)}."), pd.DataFrame(rows))

@@ -137,24 +137,6 @@ function asText(group, unit) {
   return [count ? `mean ${words(mean, unit)}${interval}` : "no run finished", `${count} finished`, ...lost];
 }
 
-// Means as cells, with their values.
-function heatMap(view) {
-  const groups = groupsOf(view), { x, y, theme } = view, panels = panelsOf(view);
-  const ink = d3.scaleSequential(d3.extent(groups, (group) => group.mean), theme === "light" ? d3.interpolateViridis : d3.interpolateCividis);
-  const at = { x: "x", y: "level", ...panels.of((group) => group.facet) };
-  const text = (group) => (group.count ? d3.format(".3~g")(y.unit === "%" ? 100 * group.mean : group.mean) : group.diverged ? "\u00d7" : "");
-  const svg = plotted(view, panels, {
-    x: { type: "band", label: x.name, tickFormat: (v) => words(v) }, y: { type: "band", label: view.colors.name, tickFormat: (v) => words(v), reverse: true },
-    marks: [
-      ...panels.titles,
-      Plot.cell(groups, { ...at, fill: (group) => (group.count ? ink(group.mean) : "none"), inset: 0.5 }),
-      Plot.text(groups, { ...at, text, fill: (group) => (!group.count ? "currentColor" : d3.lab(ink(group.mean)).l > 55 ? "black" : "white") }),
-      Plot.tip(groups, Plot.pointer({ ...at, title: (group) => ofGroup(group, view) })),
-    ],
-  });
-  return { svg, groups, numDots: 0 };
-}
-
 // Curves by run, or of many runs the mean of each colour with the middle 90 % as a band.
 function curves(view) {
   const { runs, palette, colors, measure, picked, theme } = view;

@@ -99,7 +99,7 @@ function controls() {
   built = now;
   fill("answer-controls", groups.length > 1 ? [choice("runs", "group", String(state.group), groups)] : []);
   fill("controls", [
-    choice("figure", "kind", state.kind, [["means", "means"], ["runs", "runs"], ["heat map", "heat map"]]),
+    choice("figure", "kind", state.kind, [["means", "means"], ["runs", "runs"]]),
     choice("x", "x", column("x").name, names), tick("log", "xlog"),
     choice("y", "y", column("y", data.metric.name).name, numbers), tick("log", "ylog"),
     choice("colour", "color", color().name, names),
@@ -125,7 +125,7 @@ function refresh() {
   inView = view.runs;
   const drawn = figures.explore, isMixed = drawn.groups.some((group) => group.isMixed);
   const mixed = isMixed ? "; some means are of runs that differ in more than the seed: other panels or colours part them" : "";
-  say((drawn.numDots || state.kind === "heat map" || !inView.length ? "" : `; means are drawn until ${NUMBER.format(MOST_DOTS)} runs or fewer are in view: filter them`) + mixed);
+  say((drawn.numDots || !inView.length ? "" : `; means are drawn until ${NUMBER.format(MOST_DOTS)} runs or fewer are in view: filter them`) + mixed);
   drawAnswer(view);
   const name = measure(), unit = name.endsWith("accuracy") ? "%" : "";
   draw("curves", { ...view, runs: inView, measures: data.measures, measure: { name, unit, number: true }, log: state.curvelog, label: `${name} against the epoch` });
@@ -163,8 +163,7 @@ function drawAnswer(view) {
 }
 
 function draw(id, view) {
-  const make = id === "curves" ? curves : view.kind === "heat map" ? heatMap : means;
-  const drawn = make(view);
+  const drawn = id === "curves" ? curves(view) : means(view);
   figures[id] = { ...drawn, view };
   drawn.svg.addEventListener("click", () => {
     const run = drawn.svg.value?.run ?? drawn.svg.value;

@@ -17,7 +17,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from analysis.decide.proposal import proposal_pairs
-from analysis.decide.proposals import propose
+from analysis.decide.proposals import propose_next
 from analysis.figures.points import points, reading_note
 from analysis.papers.judge import judge_all, verdict_lines
 from analysis.report.estimates import estimate_all
@@ -135,7 +135,7 @@ def conclusions(tables: Measured) -> dict[str, Any]:
         ],
         "findings": sorted(found),  # refusals before remarks
         "estimates": [[e.question, e.words] for e in estimate_all(tables)],
-        "next": proposal_pairs(propose(tables, judged)),
+        "next": proposal_pairs(propose_next(tables, judged)),
     }
 
 

@@ -9,10 +9,21 @@ from analysis.sequential.question_text import (
     has_no_spread,
     record_question,
 )
-from analysis.sequential.rule import Course, Rule, follow
+from analysis.sequential.rule import Course, Rule, take_looks
 from analysis.tables.metric import find_metric
 
 __all__ = [
-    "LEAST_SEEDS", "Course", "Looks", "Question", "Rule", "describe_end", "describe_verdict",
-    "find_metric", "find_record", "follow", "has_no_spread", "parse_question", "record_question",
+    "LEAST_SEEDS",
+    "Course",
+    "Looks",
+    "Question",
+    "Rule",
+    "describe_end",
+    "describe_verdict",
+    "find_metric",
+    "find_record",
+    "has_no_spread",
+    "parse_question",
+    "record_question",
+    "take_looks",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from analysis.papers import PAPERS
-from analysis.papers.claim import runs_at
+from analysis.papers.claim import point_masks
 from analysis.papers.paper import place_runs
 from analysis.sequential.looks import Looks
 from analysis.sequential.rule import Best, Bounds, Rule
@@ -83,7 +83,7 @@ def parse_question(text: str, points: Sequence[RunSpec], metric: Metric) -> Ques
     for pattern, read in _READERS.items():
         if found := re.fullmatch(pattern, words):
             question = read(text, found, points, metric)
-            _check_seeds(question.arms)
+            _check_arms(question.arms)
             return question
     msg = f"question must have one of the known forms; got question={text!r}. {_FORMS}"
     raise ValueError(msg)
@@ -159,7 +159,7 @@ def _read_claim(
         raise ValueError(msg)
     names = [str(point) for point in claim.points]
     placed = place_runs(pd.DataFrame([planned_columns(point) for point in points]), paper)
-    masks = runs_at(placed, claim.points)
+    masks = point_masks(placed, claim.points)
     chosen = [[points[int(i)] for i in placed.index[here]] for here in masks]
     if missing := [name for name, here in zip(names, chosen, strict=True) if not here]:
         msg = (
@@ -254,7 +254,8 @@ def _check_alike(points: Sequence[RunSpec], keys: Sequence[str]) -> None:
             raise ValueError(msg)
 
 
-def _check_seeds(arms: Sequence[Arm]) -> None:
+def _check_arms(arms: Sequence[Arm]) -> None:
+    """Refuse arms with other or too few seeds, and two arms that are the same training."""
     seeds = [list(arm.runs) for arm in arms]
     if len(seeds[0]) < LEAST_SEEDS or any(sorted(others) != sorted(seeds[0]) for others in seeds):
         numbers = ", ".join(sorted({f"{len(others)}" for others in seeds}))
@@ -263,6 +264,16 @@ def _check_seeds(arms: Sequence[Arm]) -> None:
             f"many as may be spent on the question; got {numbers}. Write 'seed=range(0,20)'."
         )
         raise ValueError(msg)
+    owners: dict[str, str] = {}
+    for arm in arms:
+        for run in arm.runs.values():
+            other = owners.setdefault(run.lr_equivalence_id or run.run_id, arm.name)
+            if other != arm.name:
+                msg = (
+                    f"the points that a question compares must train differently; {other} and "
+                    f"{arm.name} have the same learning rate at each step. Leave one out."
+                )
+                raise ValueError(msg)
 
 
 def _name_contrast(weights: Array, names: Sequence[str]) -> str:

@@ -199,7 +199,7 @@ class Course:
     is_hopeless: bool = False
 
 
-def follow(rule: Rule, values: Array, give_up: float) -> Course:
+def take_looks(rule: Rule, values: Array, give_up: float) -> Course:
     """Look at the values as if they came seed after seed, as far as they exist.
 
     The same values give the same looks and answers, however often and in how many parts this is

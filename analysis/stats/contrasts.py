@@ -165,7 +165,7 @@ class Evidence:
     p_against: Array
 
 
-def weigh(
+def weigh_contrasts(
     contrasts: Contrasts, arms: Arms, ranked: Sequence[tuple[float, float] | None] = ()
 ) -> Evidence:
     """Test whether contrasts lie between their bounds.
@@ -267,7 +267,7 @@ def rank_test(
     return max(over, within), min(1.0, 2 * min(under, beyond))
 
 
-def holm(p: Array) -> Array:
+def correct_by_holm(p: Array) -> Array:
     """P values corrected for multiple testing.
 
     ``max over j <= i of (m - j + 1) p_(j)`` in rising order, at most 1; the chance of any false

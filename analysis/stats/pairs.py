@@ -12,10 +12,10 @@ from analysis.stats.contrasts import (
     Contrasts,
     assured_distance,
     assured_spread,
-    holm,
+    correct_by_holm,
     rank_test,
     seeds_to_see,
-    weigh,
+    weigh_contrasts,
 )
 from analysis.stats.replicates import Array, Estimate, fixed_rng, format_share, validation_size
 from analysis.tables.metric import Metric
@@ -90,7 +90,8 @@ def compare(
     by_rank = any(num_diverged)
     contrasts = Contrasts.pairs((0, 1)), Contrasts.pairs((0, 1), lower=-margin, upper=margin)
     differ, within = (
-        weigh(c, arms, [rank_test(c, 0, ranked, fixed_rng())] if by_rank else ()) for c in contrasts
+        weigh_contrasts(c, arms, [rank_test(c, 0, ranked, fixed_rng())] if by_rank else ())
+        for c in contrasts
     )
     p_different = 2 * float(min(differ.p_for, differ.p_against))
     p_equivalent = float(within.p_for)
@@ -150,7 +151,7 @@ def compare_rules_in_pairs(
     is_one = np.array([bool(same_arms(pd.concat(two))) for *_, two in pairs], dtype=bool)
     found = [_compare_arms(two, margin, metric, size, LEVEL) for *_, two in pairs]
     equivalent, different = (
-        holm(np.where(is_one, np.nan, p)) < LEVEL
+        correct_by_holm(np.where(is_one, np.nan, p)) < LEVEL
         for p in ([pair.p_equivalent for pair in found], [pair.p_different for pair in found])
     )
     level = LEVEL / max(1, int((~is_one).sum()))

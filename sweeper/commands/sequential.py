@@ -52,7 +52,6 @@ def run_sequential(
     looks = questions.Looks.plan(
         options["seeds_per_look"], first=options["first_look"], last=len(question.seeds)
     )
-    _check_apart(question)
     record = questions.find_record(question, looks, ledger.results)
     study = Study(question, looks, planned, ledger, options)
     study.check_times_known()
@@ -91,23 +90,6 @@ def _check_options(options: Mapping[str, Any]) -> None:
             f"got rerun={options['rerun']}. Use another results folder."
         )
         raise ValueError(msg)
-
-
-def _check_apart(question: questions.Question) -> None:
-    """Refuse two arms that are the same training, so that there is nothing to compare.
-
-    ValueError names them.
-    """
-    owners: dict[str, str] = {}
-    for arm in question.arms:
-        for run in arm.runs.values():
-            other = owners.setdefault(run.lr_equivalence_id or run.run_id, arm.name)
-            if other != arm.name:
-                msg = (
-                    f"the points that a question compares must train differently; {other} and "
-                    f"{arm.name} have the same learning rate at each step. Leave one out."
-                )
-                raise ValueError(msg)
 
 
 @dataclass(slots=True)
@@ -214,7 +196,7 @@ class Study:
     def _take_looks(self) -> tuple[questions.Rule, questions.Course]:
         """The rule after the looks that the runs in the ledger allow, and how far they go."""
         rule = self.question.rule(self.looks)
-        return rule, questions.follow(rule, self._values(), self.options["give_up"])
+        return rule, questions.take_looks(rule, self._values(), self.options["give_up"])
 
     def _values(self) -> npt.NDArray[np.float64]:
         """The value of each arm and seed: nan without a result, infinite if the run diverged.

@@ -12,7 +12,7 @@ from analysis.decide.expected import (
     interval_width,
     seeds_for_exponent,
 )
-from analysis.stats.contrasts import Arms, Contrasts, weigh
+from analysis.stats.contrasts import Arms, Contrasts, weigh_contrasts
 from analysis.stats.optimum import fit_optima
 from analysis.stats.replicates import Replicates
 
@@ -32,7 +32,7 @@ def test_intervals_become_as_wide_as_was_expected(noise, spreads):
     for _ in range(200):
         drawn = SPREAD * np.array(spreads)[:, None] * NOISES[noise]((4, 10), rng)
         then = expected_interval(FOUR, arms_of(drawn[:, :5]), np.full(4, 10))
-        found = weigh(FOUR, arms_of(drawn))
+        found = weigh_contrasts(FOUR, arms_of(drawn))
         ratios.append(float(found.high - found.low) / interval_width(then))
 
     assert 0.85 < np.median(ratios) < 1.2

@@ -13,7 +13,7 @@ from analysis.cli import main
 from analysis.decide import proposal
 from analysis.decide.command import complete_config
 from analysis.decide.proposal import as_json, proposals_text
-from analysis.decide.proposals import propose
+from analysis.decide.proposals import propose_next
 from analysis.papers.judge import judge_all
 from analysis.tables.load import load_curves, load_runs
 from analysis.tables.metric import with_metric
@@ -38,7 +38,7 @@ def propose_for_twin(twin):
     """What is proposed for them, which are judged once."""
     runs, curves = load_runs(twin), load_curves(twin)
     measured, judged = with_metric(twin, runs, curves), judge_all(runs, curves)
-    return lambda **options: as_json(propose(measured, judged, **options))
+    return lambda **options: as_json(propose_next(measured, judged, **options))
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +77,12 @@ def asks(found: list[dict], start: str) -> dict:
         for asked in by_question
         if any(text.startswith(start) for text in [asked["question"], *asked["settles"]])
     )
+
+
+@pytest.fixture
+def ask(study, capsys):
+    """The proposal for a question, from a study of a law."""
+    return lambda law, start, **changes: asks(proposals(capsys, study(law, **changes)), start)
 
 
 def planned(command: str) -> tuple[set[str], set[str]]:
@@ -126,10 +132,9 @@ def test_the_cheapest_decision_comes_first_and_hopeless_ones_last(of_twin):
     assert hopeless["expected_width"] < hopeless["width"]
 
 
-def test_one_seed_asks_for_three(study, capsys):
-    found = proposals(capsys, study(lambda b, w: 0.8 - b / 1e6, seeds=1))
+def test_one_seed_asks_for_three(ask):
+    asked = ask(lambda b, w: 0.8 - b / 1e6, "The best warmup grows with the batch", seeds=1)
 
-    asked = asks(found, "The best warmup grows with the batch")
     assert asked["width"] is None
     assert asked["runs"] == 16
     assert "At 7,680, training without warmup is worst (figure 6c)" in asked["settles"]
@@ -142,15 +147,6 @@ def test_where_nothing_differs_few_runs_are_proposed(study, capsys):
     warmups = asks(found, "At 7,680, accuracy falls with every warmup beyond 5")
     assert warmups["commands"] == []
     assert "no number of seeds up to 20" in warmups["why"]
-
-
-def test_a_study_that_decides_all_that_it_asks_has_nothing_left(study, capsys):
-    def law(batch, warmup):
-        return 0.9 - 0.05 * np.log2(batch / 7680) - 0.1 * np.log((warmup + 1) / 8) ** 2
-
-    found = proposals(capsys, study(law, seeds=5, noise=0.0005))
-
-    assert not any("best warmup is at" in p["question"] for p in found)
 
 
 def test_what_lies_beyond_a_papers_grid_is_not_asked_for_once_it_was_run(study, capsys):
@@ -169,32 +165,26 @@ def test_what_lies_beyond_a_papers_grid_is_not_asked_for_once_it_was_run(study, 
     assert not ran & set(found["run_ids"])
 
 
-def test_a_point_that_was_not_run_is_added_with_the_seeds_of_the_others(study, capsys):
+def test_a_point_that_was_not_run_is_added_with_the_seeds_of_the_others(ask):
     def without(runs):
         return runs[(runs["global_batch"] != 7680) | (runs["warmup_epochs"] != 10)]
 
-    found = asks(
-        proposals(capsys, study(lambda b, w: 0.8 - w / 100, change=without)),
-        "At 7,680, 5 epochs of warmup are best",
-    )
+    start = "At 7,680, 5 epochs of warmup are best"
+    found = ask(lambda b, w: 0.8 - w / 100, start, change=without)
 
     (command,) = found["commands"]
     assert command.split()[-4:-1] == ["batch=7680", "warmup=10", "seed=0,1,2"]
     assert found["expected_width"] > 0
 
 
-def test_a_diverged_arm_asks_for_as_many_seeds_as_ranks_need(study, capsys):
+def test_a_diverged_arm_asks_for_as_many_seeds_as_ranks_need(ask):
     def some_diverge(runs):
         lost = (runs["warmup_epochs"] == 0) & (runs["global_batch"] == 30720) & (runs["seed"] > 0)
-        return runs.assign(
-            outcome=np.where(lost, "diverged", "finished"),
-            val_accuracy=runs["val_accuracy"].mask(lost),
-        )
+        accuracy = runs["val_accuracy"].mask(lost)
+        return runs.assign(outcome=np.where(lost, "diverged", "finished"), val_accuracy=accuracy)
 
-    found = asks(
-        proposals(capsys, study(lambda b, w: 0.8, change=some_diverge)),
-        "At 30,720, training without warmup is worst",
-    )
+    start = "At 30,720, training without warmup is worst"
+    found = ask(lambda b, w: 0.8, start, change=some_diverge)
 
     assert "a rank test needs 6 or more seeds" in found["why"]
     assert found["runs"] == 4 * 3
@@ -206,9 +196,8 @@ def test_another_metric_has_edges_of_its_own(study, capsys):
 
     folder = study(lambda b, w: 0.8 - w / 100, change=losses)
 
-    by_loss = asks(
-        proposals(capsys, folder, "--metric", "val_loss"), "The best warmup is at the upper"
-    )
+    found = proposals(capsys, folder, "--metric", "val_loss")
+    by_loss = asks(found, "The best warmup is at the upper")
     assert "warmup=24" in by_loss["why"]
     assert not any("best warmup is" in p["question"] for p in proposals(capsys, folder))
 
@@ -260,10 +249,8 @@ def test_rates_below_a_grid_of_two_rules_are_near_its_end(study, capsys):
     assert " base_lr=0.025,0.05 " in command
 
 
-def test_an_accuracy_that_holds_asks_for_a_larger_batch(study, capsys):
-    found = asks(
-        proposals(capsys, study(lambda b, w: 0.8 + b / 1e6, noise=0.0001)), "Accuracy holds up"
-    )
+def test_an_accuracy_that_holds_asks_for_a_larger_batch(ask):
+    found = ask(lambda b, w: 0.8 + b / 1e6, "Accuracy holds up", noise=0.0001)
 
     assert found["question"] == "Accuracy holds up to the largest batch, 30,720"
     assert "batch=61440 " in found["commands"][0]
@@ -328,9 +315,9 @@ def test_nothing_to_propose_does_not_say_that_no_claim_is_open(study, capsys):
     )
 
 
-def with_spans(runs, **of_batch):
+def two_spans(runs):
     """Each batch with micro-batches of its own, over which BatchNorm is."""
-    spans = runs["global_batch"].map({int(key[1:]): span for key, span in of_batch.items()})
+    spans = runs["global_batch"].map({7680: 768, 30720: 384})
     changes = [{"bn_span": "micro", "micro_batch": span} for span in spans.tolist()]
     return with_settings(runs.assign(bn_span=spans, micro_batch=spans), changes)
 
@@ -349,10 +336,9 @@ def specs_of(commands):
     return [spec for own in words for spec in plan_grid(own, config_dir=None)[0].specs]
 
 
-def test_arms_of_several_batchnorm_spans_are_not_run_again_as_they_are(study, capsys):
-    folder = study(lambda b, w: 0.8, change=lambda runs: with_spans(runs, b7680=768, b30720=384))
-
-    found = asks(proposals(capsys, folder), "The best warmup grows with the batch")
+def test_arms_of_several_batchnorm_spans_are_not_run_again_as_they_are(ask):
+    start = "The best warmup grows with the batch"
+    found = ask(lambda b, w: 0.8, start, change=two_spans)
 
     assert not found["commands"]
     assert found["why"] == (
@@ -361,11 +347,10 @@ def test_arms_of_several_batchnorm_spans_are_not_run_again_as_they_are(study, ca
     )
 
 
-def test_a_point_that_was_not_run_has_the_micro_batch_of_its_batch(study, capsys):
+def test_a_point_that_was_not_run_has_the_micro_batch_of_its_batch(ask):
     """No rule but linear was run; at 30,720 BatchNorm is over 384."""
-    folder = study(lambda b, w: 0.8, change=lambda runs: with_spans(runs, b7680=768, b30720=384))
-
-    found = asks(proposals(capsys, folder), "At 30,720, linear scaling and none reach the same acc")
+    start = "At 30,720, linear scaling and none reach the same acc"
+    found = ask(lambda b, w: 0.8, start, change=two_spans)
 
     assert not found["repeats"]
     assert {(s.config.lr_rule.name, s.bn_span) for s in specs_of(found["commands"])} == {
@@ -376,12 +361,12 @@ def test_a_point_that_was_not_run_has_the_micro_batch_of_its_batch(study, capsys
 def test_arms_with_other_settings_are_named_and_their_claims_are_open(study, capsys):
     """Explicit spans make two groups: no claim has all its points in one of them."""
 
-    def two_spans(runs):
+    def explicit_spans(runs):
         spans = np.where(runs["global_batch"] == 3840, 768, 384)
         changes = [{"bn_span": span} for span in spans.tolist()]
         return with_settings(runs.assign(bn_span=spans), changes)
 
-    folder = study(lambda b, w: 0.8, batches=(3840, 30720), warmups=(0, 5), change=two_spans)
+    folder = study(lambda b, w: 0.8, batches=(3840, 30720), warmups=(0, 5), change=explicit_spans)
     found = proposals(capsys, folder)
 
     claim = asks(found, "Accuracy at 30,720 is lower than at 3,840")
@@ -391,7 +376,7 @@ def test_arms_with_other_settings_are_named_and_their_claims_are_open(study, cap
     )
 
 
-def test_settings_that_went_are_said_and_stop_nothing(study, capsys):
+def test_settings_that_went_are_said_and_stop_nothing(ask):
     def old(runs):
         texts = [
             json.dumps({**json.loads(c), "perturbation": {"name": "gone"}})
@@ -399,8 +384,8 @@ def test_settings_that_went_are_said_and_stop_nothing(study, capsys):
         ]
         return runs.assign(config_json=texts)
 
-    found = proposals(capsys, study(lambda b, w: 0.8, seeds=1, change=old))
+    start = "At 7,680, training without warmup is worst"
+    asked = ask(lambda b, w: 0.8, start, seeds=1, change=old)
 
-    asked = asks(found, "At 7,680, training without warmup is worst")
     assert asked["commands"] == []
     assert asked["why"].startswith("such runs are not possible: perturbation must")

@@ -7,7 +7,7 @@ from simulated_verdicts import NOISES, decided, judged, share_false, values_at
 
 from analysis.papers.goyal2017 import PAPER as GOYAL
 from analysis.papers.mccord2021 import PAPER as MCCORD
-from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, weigh
+from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, weigh_contrasts
 
 PAPERS = {"mccord2021": MCCORD, "goyal2017": GOYAL}
 
@@ -71,7 +71,7 @@ def test_the_best_of_equal_recipes_seldom_beats_the_baseline(count):
     arms = Arms(drawn.mean(axis=2), drawn.var(axis=2, ddof=1), np.full(count, 3))
     others = [(i, 0) for i in range(1, count)]
 
-    found = weigh(Contrasts.pairs(*others, num_arms=count, is_any=True), arms)
+    found = weigh_contrasts(Contrasts.pairs(*others, num_arms=count, is_any=True), arms)
 
     assert (found.p_for < ONE_SIDED).mean() < 0.03
     assert (found.p_against < ONE_SIDED).mean() < 0.03

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from simulated_studies import simulated_curves, simulated_runs
 
-from analysis.report.estimates import estimate_all, number
+from analysis.report.estimates import estimate_all, format_estimate
 from analysis.stats.laws import constant_rate
 from analysis.stats.pairs import compare
 from analysis.stats.replicates import Estimate
@@ -246,7 +246,7 @@ def test_runs_without_accuracies_are_told_so():
     ],
 )
 def test_an_estimate_in_words(value, low, high, words):
-    assert number(Estimate(value, low, high, 5, "method")).startswith(words)
+    assert format_estimate(Estimate(value, low, high, 5, "method")).startswith(words)
 
 
 def test_batches_at_which_no_run_finished_are_not_said_to_be_missing():

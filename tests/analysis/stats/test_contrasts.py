@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.contrasts import Arms, Contrasts, assured_seeds, holm, rank_test, weigh
+from analysis.stats.contrasts import (
+    Arms,
+    Contrasts,
+    assured_seeds,
+    correct_by_holm,
+    rank_test,
+    weigh_contrasts,
+)
 from analysis.stats.replicates import format_share, validation_size, wilson_interval
 
 
@@ -18,7 +25,7 @@ def values(*means, spread=1.0, seeds=5):
 def test_a_pair_is_welchs_one_sided_test_with_its_interval():
     first, second = np.array([3.0, 4.0, 8.0]), np.array([1.0, 2.0, 2.5, 0.5])
 
-    found = weigh(Contrasts.pairs((0, 1)), Arms.from_seeds([first, second]))
+    found = weigh_contrasts(Contrasts.pairs((0, 1)), Arms.from_seeds([first, second]))
 
     test = stats.ttest_ind(first, second, equal_var=False, alternative="greater")
     both = stats.ttest_ind(first, second, equal_var=False).confidence_interval(0.95)
@@ -30,9 +37,9 @@ def test_a_pair_is_welchs_one_sided_test_with_its_interval():
 def test_all_need_the_largest_p_value_and_one_at_its_share_of_the_level_is_against():
     arms = Arms.from_seeds(values(3.0, 0.0, 2.5, 9.0))
     pairs = [(0, 1), (0, 2), (0, 3)]
-    alone = [weigh(Contrasts.pairs(pair, num_arms=4), arms) for pair in pairs]
+    alone = [weigh_contrasts(Contrasts.pairs(pair, num_arms=4), arms) for pair in pairs]
 
-    found = weigh(Contrasts.pairs(*pairs, num_arms=4), arms)
+    found = weigh_contrasts(Contrasts.pairs(*pairs, num_arms=4), arms)
 
     assert found.value == pytest.approx(-6.0)
     assert found.p_for == max(one.p_for for one in alone)
@@ -43,9 +50,9 @@ def test_all_need_the_largest_p_value_and_one_at_its_share_of_the_level_is_again
 def test_any_needs_one_at_its_share_of_the_level_and_all_are_against():
     arms = Arms.from_seeds(values(0.0, 3.0, 2.5, -9.0))
     pairs = [(1, 0), (2, 0), (3, 0)]
-    alone = [weigh(Contrasts.pairs(pair, num_arms=4), arms) for pair in pairs]
+    alone = [weigh_contrasts(Contrasts.pairs(pair, num_arms=4), arms) for pair in pairs]
 
-    found = weigh(Contrasts.pairs(*pairs, num_arms=4, is_any=True), arms)
+    found = weigh_contrasts(Contrasts.pairs(*pairs, num_arms=4, is_any=True), arms)
 
     assert found.value == pytest.approx(3.0)
     assert found.p_for == pytest.approx(3 * min(one.p_for for one in alone))
@@ -57,7 +64,7 @@ def test_an_interval_excludes_zero_as_the_p_value_says():
     contrasts = Contrasts.pairs((0, 1), (0, 2), num_arms=3)
 
     for _ in range(200):
-        found = weigh(
+        found = weigh_contrasts(
             contrasts, Arms.from_seeds([rng.normal(1.5 * (i == 0), 1, 4) for i in range(3)])
         )
         assert (found.low > 0) == (found.p_for < 0.025)
@@ -68,8 +75,8 @@ def test_between_two_bounds_is_two_one_sided_tests():
     """Schuirmann's test; beyond either bound at half the level."""
     contrasts = Contrasts.pairs((0, 1), lower=-0.5, upper=0.5)
 
-    inside = weigh(contrasts, Arms.from_seeds(values(0.1, 0.0, spread=0.1)))
-    outside = weigh(contrasts, Arms.from_seeds(values(2.0, 0.0, spread=0.1)))
+    inside = weigh_contrasts(contrasts, Arms.from_seeds(values(0.1, 0.0, spread=0.1)))
+    outside = weigh_contrasts(contrasts, Arms.from_seeds(values(2.0, 0.0, spread=0.1)))
 
     first, second = values(0.1, 0.0, spread=0.1)
     upper = stats.ttest_ind(first - 0.5, second, equal_var=False, alternative="less").pvalue
@@ -80,9 +87,12 @@ def test_between_two_bounds_is_two_one_sided_tests():
 def test_a_contrast_is_not_touched_by_an_arm_that_it_does_not_use():
     arms = Arms.from_seeds([*values(1.0, 0.0), np.array([])])
 
-    found = weigh(Contrasts.pairs((0, 1), num_arms=3), arms)
+    found = weigh_contrasts(Contrasts.pairs((0, 1), num_arms=3), arms)
 
-    assert found.p_for == weigh(Contrasts.pairs((0, 1)), Arms.from_seeds(values(1.0, 0.0))).p_for
+    assert (
+        found.p_for
+        == weigh_contrasts(Contrasts.pairs((0, 1)), Arms.from_seeds(values(1.0, 0.0))).p_for
+    )
 
 
 def test_studies_judged_at_once_are_as_judged_one_by_one():
@@ -90,9 +100,9 @@ def test_studies_judged_at_once_are_as_judged_one_by_one():
     arms = Arms(drawn.mean(axis=2), drawn.var(axis=2, ddof=1), np.array([4, 4, 4]))
     contrasts = Contrasts.pairs((0, 1), (0, 2), num_arms=3)
 
-    found = weigh(contrasts, arms)
+    found = weigh_contrasts(contrasts, arms)
 
-    alone = [weigh(contrasts, Arms.from_seeds(list(study))) for study in drawn]
+    alone = [weigh_contrasts(contrasts, Arms.from_seeds(list(study))) for study in drawn]
     assert found.p_for == pytest.approx([one.p_for for one in alone])
 
 
@@ -136,7 +146,7 @@ def test_ranks_within_a_margin_are_tested_against_both_bounds():
 
 
 def test_holm_multiplies_the_smallest_by_the_most_and_leaves_out_what_was_not_tested():
-    found = holm(np.array([0.01, np.nan, 0.03, 0.02]))
+    found = correct_by_holm(np.array([0.01, np.nan, 0.03, 0.02]))
 
     assert found == pytest.approx([0.03, np.nan, 0.04, 0.04], nan_ok=True)
 
@@ -149,7 +159,7 @@ def test_the_seeds_proposed_decide_in_most_repetitions():
     for _ in range(100):
         pilot = Arms.from_seeds([rng.normal(2, 1, 3), rng.normal(0, 1, 3)])
         needed, _ = assured_seeds(contrasts, pilot, resolution=0.5, level=0.025)
-        again = weigh(
+        again = weigh_contrasts(
             contrasts, Arms.from_seeds([rng.normal(2, 1, needed), rng.normal(0, 1, needed)])
         )
         was_decided.append(again.p_for < 0.025)
@@ -173,6 +183,6 @@ def test_seeds_that_all_measured_the_same_are_not_told_apart_by_rounding(value):
     """The mean of three times 0.1 is not 0.1: a variance of 1e-34 would show any difference."""
     alike, other = np.full(3, value), np.full(3, 0.25)
 
-    found = weigh(Contrasts.pairs((0, 1)), Arms.from_seeds([alike, other]))
+    found = weigh_contrasts(Contrasts.pairs((0, 1)), Arms.from_seeds([alike, other]))
 
     assert np.isnan([found.p_for, found.p_against]).all()
