@@ -3,19 +3,21 @@
 import argparse
 import json
 import os
-import shlex
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 
-from analysis.frontier.options import add_options
+from analysis.frontier.machines import find_presets
 from analysis.tables.comparable_runs import COLUMNS
 from analysis.tables.load import Loaded, read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, check_target, curve_columns, with_metric
 from sweeper.console.printing import describe_os_error, positive_number, say, whole_number
+from sweeper.planning.exchange import Algorithm
 from sweeper.spec.sentences import several
 from sweeper.store.questions import read_questions
 from sweeper.store.schema import RUNS
@@ -55,24 +57,14 @@ def read_measured(
 
 
 def check_folders(arguments: Sequence[str]) -> None:
-    """Refuse a results folder that is named as on other command lines; say how to name it.
-
-    Sweeps take results=FOLDER, and `sweeper status` takes --results FOLDER for a run id.
-    """
-    for i, word in enumerate(arguments):
-        name, has_value, value = word.partition("=")
-        is_key = name == "--results" or (name == "results" and has_value)
-        if not is_key or Path(word).is_dir():
-            continue
-        following = [] if has_value else [*arguments[i + 1 : i + 2]]
-        folder = [value] if has_value else following
-        rest = [*arguments[:i], *arguments[i + 1 + len(following) :]]
-        msg = (
-            f"results folders must be given without {name}{has_value}; got "
-            f"{shlex.join([word, *following])}. "
-            f"Write: {shlex.join(['python', '-m', 'analysis', *rest, *folder])}"
-        )
-        raise ValueError(msg)
+    """Refuse folders that are named as for sweeps: results=FOLDER, or --results FOLDER."""
+    for word in arguments:
+        if re.match(r"--results(=|$)|results=", word) and not Path(word).is_dir():
+            msg = (
+                f"results folders must be given as plain words; got {word}. "
+                f"Write: python -m analysis {arguments[0]} FOLDER"
+            )
+            raise ValueError(msg)
 
 
 def check_out(out: Path, *, is_file: bool) -> None:
@@ -174,13 +166,64 @@ def _parser() -> argparse.ArgumentParser:
     )
     tuning.add_argument("--target", type=float, help="objective level that counts as trained")
     frontier = add(_frontier, "time against device-hours on a cluster", results, metric, out)
-    add_options(frontier)
+    _add_frontier_options(frontier)
     add(_predictions, "how well time and memory of runs were predicted", results)
     report = add(_report, "one interactive page that works offline", results, metric)
     report.add_argument(
         "-o", "--out", type=Path, default=Path("report.html"), help="the page (report.html)"
     )
     return parser
+
+
+def _add_frontier_options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "For example: python -m analysis frontier results --cluster summit --target 0.9; "
+        "docs/frontier.md explains the answer."
+    )
+    parser.add_argument(
+        "--cluster", metavar="NAME",
+        help="the machines to compare batches on, which need not be there: a file of conf/cluster "
+        f"that describes their nodes and links ({', '.join(find_presets())}), or of your own",
+    )  # fmt: skip
+    parser.add_argument(
+        "--config-dir", type=Path, action="append", default=[], metavar="DIR",
+        help="a folder whose folder cluster holds your own descriptions",
+    )  # fmt: skip
+    parser.add_argument(
+        "--target", type=float, help="metric level that counts as trained; an accuracy from 0 to 1"
+    )
+    parser.add_argument(
+        "--devices",
+        type=whole_number(1, 2**31),
+        help="number of devices; default: the fastest for each batch",
+    )
+    parser.add_argument(
+        "--examples-per-s",
+        help="of a device: 367, or by micro-batch 16:290,128:367; default: as in the runs",
+    )
+    parser.add_argument(
+        "--steps",
+        help="steps to the target by batch, such as 3200:14014,20480:3128, in place of runs",
+    )
+    parser.add_argument(
+        "--parameters",
+        type=whole_number(1, 2**63 - 1),
+        help="number in the model, if no runs are read",
+    )
+    parser.add_argument(
+        "--gradient-bytes", type=whole_number(1, 8),
+        help="exchanged per parameter; default: from the runs' precision, 4 with --steps",
+    )  # fmt: skip
+    parser.add_argument(
+        "--evaluation-share", type=float,
+        help="as a fraction of training time; default: as in the runs, 0 with --steps",
+    )  # fmt: skip
+    parser.add_argument(
+        "--exchange", choices=get_args(Algorithm), help="default: the faster of ring and tree"
+    )
+    parser.add_argument(
+        "--price", type=positive_number, help="of a device-hour; default: the preset's"
+    )
 
 
 def _shared_options() -> tuple[argparse.ArgumentParser, ...]:

@@ -33,14 +33,12 @@ def draw_all(
     word = style.file_word(measured.metric)
     runs = measured.runs_with_metric
     for group in group_comparable(runs):
-        compared = add_doubts(group)
-        for name, ending, drawing in _drawings(compared, measured, width, target):
-            yield from save(drawing, folder, "-".join(filter(None, [f"{word}_{name}", ending])))
+        for name, drawing in _drawings(add_doubts(group), measured, width, target):
+            yield from save(drawing, folder, f"{word}_{name}")
     for compared in group_comparable(runs, (*AXES, "base_lr")):
         if drawing := draw_best_rates(add_doubts(compared), measured.metric, width=width):
-            yield from save(
-                drawing, folder, "-".join(filter(None, [f"{word}_best_rates", compared.name]))
-            )
+            ending = f"-{compared.name}" if compared.name else ""
+            yield from save(drawing, folder, f"{word}_best_rates{ending}")
 
 
 def add_doubts(compared: ComparableRuns) -> ComparableRuns:
@@ -51,18 +49,20 @@ def add_doubts(compared: ComparableRuns) -> ComparableRuns:
 
 def _drawings(
     compared: ComparableRuns, measured: Measured, width: Width, target: float | None
-) -> Iterator[tuple[str, str, Drawing]]:
-    metric, ending = measured.metric, compared.name
-    yield "vs_batch", ending, draw_against_batch(compared, metric, width=width)
-    yield "vs_warmup", ending, draw_against_warmup(compared, metric, width=width)
+) -> Iterator[tuple[str, Drawing]]:
+    """The figures of comparable runs, by the rest of their names."""
+    metric, ending = measured.metric, f"-{compared.name}" if compared.name else ""
+    yield f"vs_batch{ending}", draw_against_batch(compared, metric, width=width)
+    yield f"vs_warmup{ending}", draw_against_warmup(compared, metric, width=width)
     for group in split_by_rule(compared):
-        yield "per_epoch", group.name, draw_per_epoch(group, measured.curves, metric, width=width)
+        name = f"per_epoch-{group.name}" if group.name else "per_epoch"
+        yield name, draw_per_epoch(group, measured.curves, metric, width=width)
     if compared.runs["global_batch"].nunique() > 1 and compared.runs["warmup_epochs"].nunique() > 1:
-        yield "by_batch_and_warmup", ending, draw_heat_map(compared, metric, width=width)
+        yield f"by_batch_and_warmup{ending}", draw_heat_map(compared, metric, width=width)
     if drawing := draw_lost_per_doubling(compared, metric, width=width):
-        yield "lost_per_doubling", ending, drawing
+        yield f"lost_per_doubling{ending}", drawing
     if drawing := draw_best_warmups(compared, metric, width=width):
-        yield "best_warmups", ending, drawing
+        yield f"best_warmups{ending}", drawing
     if target is None:
         return
     reached = best_reached(to_target(compared.runs, measured.curves, target, metric))
@@ -70,4 +70,4 @@ def _drawings(
     about = ". ".join(filter(None, [about, doubts(compared.runs)]))
     goal = f"{metric.word} {metric.shown(target)}"
     if drawing := draw_steps_to_target(reached, goal, about, width=width):
-        yield "steps_to_target", ending, drawing
+        yield f"steps_to_target{ending}", drawing

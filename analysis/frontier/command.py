@@ -24,7 +24,7 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
     """The lines of the answer; figures are drawn on the way.
 
     Args:
-        options: as `add_options` adds them, with `out` and `width`.
+        options: of the command line, with `out` and `width`.
         read: reads the runs; called if the steps are not given.
 
     Raises:

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from sweeper import import_own
 from sweeper.commands.project_facts import add_facts
@@ -20,7 +21,8 @@ from sweeper.planning.code_changes import check_code, describe_changes
 from sweeper.planning.plan import Event, Plan, Task, claim_tasks, plan
 from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.sentences import several
+from sweeper.spec.sentences import read_model, several
+from sweeper.spec.values import Count, Fraction, Rule, Settings
 from sweeper.store.ledger import Ledger
 
 import_own("analysis")  # a project may have a module of that name
@@ -67,6 +69,18 @@ def run_sequential(
         return guard(lambda: study.answer(launch, table, record), table, ledger)
 
 
+class _Pace(Settings, extra="ignore"):
+    """The options of conf/hydra/sweeper/sequential.yaml."""
+
+    first_look: Annotated[
+        int,
+        Field(ge=questions.LEAST_SEEDS),
+        Rule(f"a whole number, {questions.LEAST_SEEDS} or more"),
+    ]
+    seeds_per_look: Count
+    give_up: Fraction
+
+
 def _check_options(options: Mapping[str, Any]) -> None:
     if not options["question"]:
         msg = (
@@ -74,16 +88,7 @@ def _check_options(options: Mapping[str, Any]) -> None:
             "'question=\"best warmup at batch=3840\"'; docs/sequential.md has the others."
         )
         raise ValueError(msg)
-    for name, least in (("first_look", questions.LEAST_SEEDS), ("seeds_per_look", 1)):
-        value = options[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            rule = f"a whole number, {least} or more"
-            msg = f"hydra.sweeper.{name} must be {rule}; got {name}={value!r}."
-            raise ValueError(msg)
-    chance = options["give_up"]
-    if isinstance(chance, bool) or not isinstance(chance, int | float) or not 0 <= chance < 1:
-        msg = f"hydra.sweeper.give_up must be a probability, 0 to below 1; got give_up={chance!r}."
-        raise ValueError(msg)
+    read_model(_Pace, options, "hydra.sweeper.")
     if options["rerun"]:
         msg = (
             "rerun must be null with hydra/sweeper=sequential, whose answer would change with it; "

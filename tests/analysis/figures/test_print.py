@@ -159,26 +159,19 @@ def test_pdf_has_truetype_fonts_and_svg_has_text(tmp_path):
     assert "95 % t intervals" in caption
 
 
-@pytest.mark.parametrize("count", range(1, 11))
-def test_ordered_colors_stand_out_from_paper_and_from_each_other(count):
-    marks = style.ordered_marks(count)
+def test_colors_stand_out_from_paper_and_from_each_other():
+    named = style.named_marks([f"optimizer {i}" for i in range(13)])
+    ordered = [style.ordered_marks(count) for count in range(1, 11)]
 
-    assert min(style.contrast(mark.color) for mark in marks) >= style.CONTRAST
-    lightness = [style.contrast(mark.color) for mark in marks]
-    assert lightness == sorted(lightness, reverse=True)
-    assert all(a.marker != b.marker for a, b in pairwise(marks))
-
-
-def test_names_have_colors_of_their_own_that_stand_out_from_paper():
-    marks = style.named_marks([f"optimizer {i}" for i in range(13)])
-
-    assert min(style.contrast(mark.color) for mark in marks.values()) >= style.CONTRAST
-    assert len({(mark.color, mark.marker) for mark in marks.values()}) == 13
-
-
-def test_contrast_is_that_of_the_guideline():
-    assert style.contrast("black") == pytest.approx(21)
+    assert style.contrast("black") == pytest.approx(21)  # as in the guideline
     assert style.contrast("#767676") == pytest.approx(4.54, abs=0.01)
+    for marks in (*ordered, list(named.values())):
+        assert min(style.contrast(mark.color) for mark in marks) >= style.CONTRAST
+    for marks in ordered:
+        lightness = [style.contrast(mark.color) for mark in marks]
+        assert lightness == sorted(lightness, reverse=True)
+        assert all(a.marker != b.marker for a, b in pairwise(marks))
+    assert len({(mark.color, mark.marker) for mark in named.values()}) == 13
 
 
 @pytest.mark.parametrize("draw", [analysis.draw_against_batch, analysis.draw_against_warmup])

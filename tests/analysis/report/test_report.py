@@ -162,11 +162,8 @@ def test_the_pointer_shows_a_run_and_a_click_compares_it_with_another(opened):
     search(opened, "outcome=diverged")
     press(opened, "#table input", " ")
     rows = [row.text for row in all_of(opened, "#picked > table tr")]
-    assert rows[0].split() == [
-        first,
-        *opened.execute_script("return state.picks.slice(1)"),
-        "meaning",
-    ]
+    others = opened.execute_script("return state.picks.slice(1)")
+    assert rows[0].split() == [first, *others, "meaning"]
     assert any(row.startswith("global_batch 1,024 256 ") for row in rows)
     assert not any(row.startswith("model") for row in rows)
     assert "loss nan at step 8" in find(opened, "#picked").text

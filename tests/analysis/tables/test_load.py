@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from simulated_studies import (
-    arrow_table,
     simulated_curves,
     simulated_runs,
     write_compacted,
@@ -53,17 +52,12 @@ def with_version(path: Path, version: str) -> None:
     pq.write_table(pq.read_table(path).replace_schema_metadata({"schema_version": version}), path)
 
 
-def test_every_run_is_a_row_with_every_column(results, runs):
-    frame = analysis.load_runs(results)
+def test_every_run_is_a_row_with_every_column_and_a_curve_for_each_epoch(results, runs):
+    frame, curves = analysis.load_runs(results), analysis.load_curves(results)
 
     assert set(frame.columns) == {*RUNS, "results"}
     assert sorted(frame["run_id"]) == sorted(runs["run_id"])
     assert frame["val_accuracy"].tolist() == [0.5] * 4
-
-
-def test_curves_have_a_row_per_run_and_epoch(results):
-    curves = analysis.load_curves(results)
-
     assert curves.groupby("run_id")["epoch"].apply(list).tolist() == [[1, 2, 3]] * 4
 
 
@@ -156,6 +150,8 @@ def test_a_file_that_is_no_table_of_ours_is_named_with_the_reason(results, spoil
     (unread,) = loaded.unread
     assert unread.why.startswith(why)
     assert len(loaded.frame) == 3
+    with pytest.warns(analysis.UnreadFile, match="skipped "):
+        analysis.load_runs(results)
 
 
 def test_a_file_of_another_schema_version_is_not_merged(results):
@@ -237,13 +233,6 @@ def test_a_curve_of_a_superseded_attempt_is_left_out(results, runs):
     assert len(analysis.load_curves(results)) == 12
 
 
-def test_load_runs_warns_of_what_it_leaves_out(results):
-    one_file(results).write_bytes(b"")
-
-    with pytest.warns(analysis.UnreadFile, match="skipped .*: the file is empty"):
-        analysis.load_runs(results)
-
-
 def test_an_empty_folder_is_a_frame_without_rows(tmp_path):
     frame = analysis.load_runs(tmp_path)
 
@@ -262,13 +251,6 @@ def test_an_empty_folder_is_a_frame_without_rows(tmp_path):
 def test_a_missing_folder_and_an_unknown_column_are_refused(tmp_path, folder, columns, sentence):
     with pytest.raises(ValueError, match=sentence):
         analysis.load_runs(tmp_path / folder, columns)
-
-
-def test_a_table_written_by_the_ledger_keeps_its_values(runs):
-    table = arrow_table(runs, RUNS)
-
-    assert table.column("val_accuracy").to_pylist() == [0.5] * 4
-    assert table.schema.metadata == {b"schema_version": SCHEMA_VERSION.encode()}
 
 
 def test_no_run_is_missing_while_files_are_merged(tmp_path):

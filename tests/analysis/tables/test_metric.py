@@ -57,27 +57,18 @@ def measured(folder, **asked):
     return with_metric(folder, runs, read_curves(folder, runs).frame, AskedMetric(**asked))
 
 
-def test_the_metric_that_runs_name_stands_beside_them_and_their_epochs(tmp_path):
-    truth = write_regression(tmp_path).set_index("run_id")[RMSE.name]
+@pytest.mark.parametrize("name", [RMSE.name, "val_loss"])  # a loss of the user's own
+def test_the_metric_that_runs_name_stands_beside_them_and_their_epochs(tmp_path, name):
+    truth = write_regression(tmp_path, name).set_index("run_id")[name]
 
     found = measured(tmp_path)
 
-    assert found.metric == RMSE
-    last = found.runs.set_index("run_id")[RMSE.name]
+    assert found.metric == Metric(name, "min")
+    last = found.runs.set_index("run_id")[name]
     pd.testing.assert_series_equal(last, truth.reindex(last.index), check_index_type=False)
-    assert found.curves[RMSE.name].notna().all()
-    assert found.curves.groupby("run_id")[RMSE.name].last().to_dict() == pytest.approx(
-        truth.to_dict()
-    )
-
-
-def test_a_loss_of_the_users_is_read_from_what_the_module_logged(tmp_path):
-    write_regression(tmp_path, "val_loss")
-
-    found = measured(tmp_path)
-
-    assert found.metric == Metric("val_loss", "min")
-    assert found.runs["val_loss"].notna().all()
+    assert found.curves[name].notna().all()
+    ends = found.curves.groupby("run_id")[name].last()
+    assert ends.to_dict() == pytest.approx(truth.to_dict())
 
 
 def test_a_name_that_no_run_logged_is_answered_with_those_that_there_are(tmp_path):

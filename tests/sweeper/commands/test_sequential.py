@@ -207,7 +207,7 @@ def test_other_seeds_than_it_was_begun_with_are_refused_unless_all_are_new(ask):
         (["question='best warmup'", "seed=0,1"], "seed must have 3 or more values"),
         (["question=null"], "question must be given with hydra/sweeper=sequential"),
         (["question='best warmup'", "hydra.sweeper.first_look=2"], "first_look must be a whole"),
-        (["question='best warmup'", "hydra.sweeper.give_up=1"], "give_up must be a probability"),
+        (["question='best warmup'", "hydra.sweeper.give_up=1"], "give_up must be a number from 0"),
     ],
     ids=str,
 )  # fmt: skip
