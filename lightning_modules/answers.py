@@ -27,20 +27,17 @@ def answer_question(
     redirect_output(output)
     for config in configs:
         try:
-            line = json.dumps(_find_answer(question, config))
+            if question == "facts":
+                answer = facts(config)
+            elif question == "first steps":
+                answer = find_error(run_config(config))
+            else:  # a trace has a group of ranks; gradients are exchanged as in a run of several
+                dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+                answer = memory_trace(run_config(config)).model_dump(mode="json")
+            line = json.dumps(answer)
         except Exception as error:  # noqa: BLE001  whatever the user's code raises
             traceback.print_exc()
             print(describe_error(error), file=sys.stderr)  # noqa: T201  the last line is reported
             sys.exit(1)
         with answers.open("a") as file:
             file.write(f"{line}\n")
-
-
-def _find_answer(question: str, config: Mapping[str, Any]) -> Any:
-    if question == "facts":
-        return facts(config)
-    if question == "first steps":
-        return find_error(run_config(config))
-    # A trace has a group of ranks, whose gradients are exchanged as in a run of several.
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    return memory_trace(run_config(config)).model_dump(mode="json")

@@ -37,16 +37,17 @@ class RunClass:
 
     Attributes:
         kind: the subclass that the object is of; a method that is set on it replaces the user's.
+        around: what is called in place of a method, by its name.
     """
 
     kind: Any
 
     def __init__(self) -> None:
-        self._around: dict[str, list[Around]] = {}
+        self.around: dict[str, list[Around]] = {}
 
     def wrap(self, name: str, around: Around) -> None:
         """Have a function called in place of a method, with that method as its first argument."""
-        self._around.setdefault(name, []).append(around)
+        self.around.setdefault(name, []).append(around)
 
     def call_after(self, name: str, then: Callable[[], None]) -> None:
         """Have a function called after a hook; after what was added to the hook before."""
@@ -65,13 +66,7 @@ class RunClass:
         try:
             yield
         finally:
-            self._around[name].pop()
-
-    def call(self, name: str, own: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a method with all that was added to it; what was added last is outermost."""
-        for around in self._around.get(name, ()):
-            own = partial(around, own)
-        return own(*args, **kwargs)
+            self.around[name].pop()
 
 
 def do_nothing(own: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
@@ -119,7 +114,7 @@ def run_class(instance: pl.LightningModule | pl.LightningDataModule) -> RunClass
         "run_class": added,
         "users_class": users,
         **{name: getattr(users, name) for name in ("__module__", "__qualname__", "__doc__")},
-        **{name: _method(name, added, users) for name in names},
+        **{name: _make_method(name, added, users) for name in names},
     }
     metaclass: Any = type(users)
     added.kind = metaclass(users.__name__, (base, users), members)
@@ -133,11 +128,15 @@ def call_once_layers_exist(module: pl.LightningModule, then: Callable[[], None])
     run_class(module).call_after(last, then)
 
 
-def _method(name: str, added: RunClass, users: type) -> Callable[..., Any]:
+def _make_method(name: str, added: RunClass, users: type) -> Callable[..., Any]:
     own: Any = getattr(users, name)
 
     @wraps(own)  # Lightning looks at what is wrapped, for its signature and whose it is
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return added.call(name, partial(own, self), *args, **kwargs)
+        """Call the user's method with all that was added to it; the last added is outermost."""
+        wrapped = partial(own, self)
+        for around in added.around.get(name, ()):
+            wrapped = partial(around, wrapped)
+        return wrapped(*args, **kwargs)
 
     return method

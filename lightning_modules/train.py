@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ProgressBar
 from pytorch_lightning.plugins.environments import LightningEnvironment
+from torch import nn
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.batch_contract import BatchContract
@@ -53,9 +54,8 @@ from lightning_modules.modules.own_project import (
     build_module,
     instantiate_component,
 )
-from lightning_modules.optimizers.parameter_groups import parameter_groups
 from lightning_modules.optimizers.run_strategy import RunStrategy
-from lightning_modules.process.device import device_kind, peak_memory_gib
+from lightning_modules.process.device import peak_memory_gib
 from lightning_modules.process.output import quieten
 from lightning_modules.process.world import check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
@@ -130,13 +130,14 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         outcome, reason = Outcome.FINISHED, f"trained {trained}{early}"
     callbacks.curve.report()  # a run resumed after its last epoch has not reported its curve yet
     callbacks.mirror.close(outcome)
+    device = module.device
     return {
         "outcome": outcome,
         "reason": reason,
         "wall_s": time.perf_counter() - started,
         "start_s": callbacks.clock.began_at - started,
-        "device_kind": device_kind(module.device),
-        "peak_memory_gib": peak_memory_gib(module.device),
+        "device_kind": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "peak_memory_gib": peak_memory_gib(device),
         "num_parameters": sum(p.numel() for p in module.parameters()),
         "realised_batch_min": callbacks.contract.realised_batch_min,
         "realised_batch_max": callbacks.contract.realised_batch_max,
@@ -174,6 +175,27 @@ def _build_module(
 
     run_class(module).kind.configure_optimizers = configure_optimizers
     return module
+
+
+def parameter_groups(model: nn.Module, *, exempt_norm_and_bias: bool) -> list[dict[str, Any]]:
+    """A model's parameters in groups for an optimizer, each with `adapt`.
+
+    The exempt parameters, biases and those of at most 1 dimension (the scales of norms), are a
+    group of their own with `weight_decay` 0 and without a trust ratio.
+
+    Source:
+        Goyal et al. 2017, section 5.3 (no decay of BatchNorm's parameters); Jia et al. 2018 and
+        MLPerf's skip list (biases too).
+    """
+    named = list(model.named_parameters())
+    if not exempt_norm_and_bias:
+        return [{"params": [parameter for _, parameter in named], "adapt": True}]
+    exempt = {name for name, p in named if p.ndim <= 1 or name.rpartition(".")[2] == "bias"}
+    groups = [
+        {"params": [p for name, p in named if name not in exempt], "adapt": True},
+        {"params": [p for name, p in named if name in exempt], "adapt": False, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def _build_classifier(config: settings.RunConfig, data: Data) -> Classifier:

@@ -78,17 +78,17 @@ class LossItems(Callback):
 
         def weigh_outputs(step: Any, *args: Any, **kwargs: Any) -> Any:
             outputs = step(*args, **kwargs)
-            if isinstance(outputs, Mapping):
-                return {**outputs, "loss": self._weigh(outputs["loss"], pl_module)}
-            return None if outputs is None else self._weigh(outputs, pl_module)
+            if outputs is None:
+                return None
+            loss: Tensor = outputs["loss"] if isinstance(outputs, Mapping) else outputs
+            if self.share.items:
+                loss = loss * (self.share.items / self.share.mean)
+            else:
+                weights = [weight for weight in pl_module.parameters() if weight.requires_grad]
+                loss = torch.stack([weight.sum() for weight in weights]).sum() * 0.0
+            return {**outputs, "loss": loss} if isinstance(outputs, Mapping) else loss
 
         run_class(pl_module).wrap("training_step", weigh_outputs)
-
-    def _weigh(self, loss: Tensor, module: LightningModule) -> Tensor:
-        if self.share.items:
-            return loss * (self.share.items / self.share.mean)
-        weights = [weight for weight in module.parameters() if weight.requires_grad]
-        return torch.stack([weight.sum() for weight in weights]).sum() * 0.0
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

@@ -43,7 +43,12 @@ class Digits:
         if validation_fold not in range(_NUM_FOLDS):
             msg = f"data.validation_fold must be 0 to {_NUM_FOLDS - 1}; got {validation_fold=}."
             raise ValueError(msg)
-        images, labels = _read_digits()
+        # read from the file: importing scikit-learn, and so pandas, costs each process a second
+        package = importlib.util.find_spec("sklearn")
+        assert package is not None, "a dependency"
+        assert package.origin is not None, "a package in files"
+        table = np.loadtxt(Path(package.origin).parent / _FILE, delimiter=",", dtype=np.float32)
+        images, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
         held_out = np.arange(len(images)) % _NUM_FOLDS == validation_fold
         if held_out.sum() != num_val_examples:
             msg = (
@@ -98,15 +103,6 @@ def _grid(matrices: Tensor) -> Tensor:
 
 def _normalise(images: Tensor) -> Tensor:
     return images.sub_(_MEAN).div_(_STD)
-
-
-def _read_digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Read from the file: importing scikit-learn, and so pandas, costs each process a second."""
-    package = importlib.util.find_spec("sklearn")
-    assert package is not None, "a dependency"
-    assert package.origin is not None, "a package in files"
-    table = np.loadtxt(Path(package.origin).parent / _FILE, delimiter=",", dtype=np.float32)
-    return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
 
 
 def _affine_matrices(uniforms: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:

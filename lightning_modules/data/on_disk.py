@@ -78,13 +78,25 @@ class FolderImages:
 
     def __init__(self, root: Path, split: str, *, num_classes: int | None) -> None:
         classes = check_classes(root, num_classes)
-        files = [_list_images(root / split / name) for name in classes]
+        files = [
+            sorted(
+                os.path.join(parent, name)  # noqa: PTH118  a million paths: Path objects are slow
+                for parent, _, names in os.walk(root / split / kind)
+                for name in names
+                if name.lower().endswith(_ENDINGS)
+            )
+            for kind in classes
+        ]
+        for kind, paths in zip(classes, files, strict=True):
+            if not paths:
+                msg = (
+                    f"every class must have images; {root / split / kind} has none. Complete the "
+                    "data or remove it."
+                )
+                raise ValueError(msg)
         self.labels = np.repeat(np.arange(len(classes)), [len(paths) for paths in files])
         # One block of memory, which worker processes share: lists are copied as they are read.
         self._files = np.array([os.fsencode(path) for paths in files for path in paths])
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def read_bytes(self, row: int) -> bytes:
         """The bytes of an image file."""
@@ -131,19 +143,6 @@ def _list_classes(folder: Path, num_classes: int | None) -> list[str]:
         )
         raise ValueError(msg)
     return classes
-
-
-def _list_images(folder: Path) -> list[str]:
-    found = sorted(
-        os.path.join(parent, name)  # noqa: PTH118  a million paths: Path objects are slow
-        for parent, _, names in os.walk(folder)
-        for name in names
-        if name.lower().endswith(_ENDINGS)
-    )
-    if not found:
-        msg = f"every class must have images; {folder} has none. Complete the data or remove it."
-        raise ValueError(msg)
-    return found
 
 
 _IMAGE_COLUMNS = ("image", "img")

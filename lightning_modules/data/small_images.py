@@ -197,7 +197,25 @@ def _read_torchvision(
         known = ", ".join(sorted(_FILES))
         msg = f"data.name must be one of {known} for data.source=torchvision; got {name!r}."
         raise ValueError(msg)
-    found = _open_dataset(name, root, is_train=split == "train", download=download)
+    if download:
+        root.mkdir(parents=True, exist_ok=True)
+    is_train = split == "train"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if download:
+                with FileLock(root / f".{name}.lock"):  # runs start together; the first fetches
+                    found: Any = getattr(datasets, name)(root, train=is_train, download=True)
+            else:
+                found = getattr(datasets, name)(root, train=is_train)
+    except (OSError, RuntimeError, EOFError) as error:
+        asked = f"data.download={str(download).lower()}"
+        remedy = "" if download else ", or set data.download=true if there is a network"
+        msg = (
+            f"data.root must hold torchvision's files of {name}; got data.root={root} with "
+            f"{asked}: {' '.join(str(error).split())}. Put {_FILES[name]} there{remedy}."
+        )
+        raise ValueError(msg) from error
     pixels, labels = np.asarray(found.data), np.asarray(found.targets, dtype=np.int64)
     if pixels.ndim == 3:  # grey images have no channel dimension there
         pixels = pixels[..., None]
@@ -210,23 +228,3 @@ def _read_torchvision(
         )
         raise ValueError(msg)
     return np.ascontiguousarray(pixels), labels
-
-
-def _open_dataset(name: str, root: Path, *, is_train: bool, download: bool) -> Any:
-    if download:
-        root.mkdir(parents=True, exist_ok=True)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if not download:
-                return getattr(datasets, name)(root, train=is_train)
-            with FileLock(root / f".{name}.lock"):  # runs start together; the first fetches
-                return getattr(datasets, name)(root, train=is_train, download=True)
-    except (OSError, RuntimeError, EOFError) as error:
-        asked = f"data.download={str(download).lower()}"
-        remedy = "" if download else ", or set data.download=true if there is a network"
-        msg = (
-            f"data.root must hold torchvision's files of {name}; got data.root={root} with "
-            f"{asked}: {' '.join(str(error).split())}. Put {_FILES[name]} there{remedy}."
-        )
-        raise ValueError(msg) from error

@@ -222,8 +222,22 @@ def fix_batchnorm_span(
     Raises:
         ValueError: for a BatchNorm that is not torch's own, or keeps no running statistics.
     """
-    for layer in [layer for layer in model.modules() if _is_batchnorm(layer)]:
-        _check_plain(layer)
+    norms: list[nn.Module] = [layer for layer in model.modules() if _is_batchnorm(layer)]
+    for layer in norms:
+        is_torchs = type(layer).forward in {nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward}
+        wrong = ""
+        if not isinstance(layer, PlainBatchNorm):
+            wrong = "made with its number of channels"
+        elif not is_torchs and not _has_activation(type(layer)):
+            wrong = "torch's own (or timm's with an activation)"
+        elif layer.momentum is None or layer.running_mean is None:
+            wrong = "a layer with a momentum and running statistics"
+        if wrong:
+            msg = (
+                f"with bn_span, a BatchNorm must be {wrong}; got {layer} "
+                f"({type(layer).__module__}). Replace it in the model."
+            )
+            raise ValueError(msg)
         state = _Spans(span=span, position=position, together=together)
         # DDP looks for SyncBatchNorm, to refuse it on CPUs
         base = nn.BatchNorm2d if isinstance(layer, nn.SyncBatchNorm) else None
@@ -242,24 +256,6 @@ def _has_activation(kind: type[nn.Module]) -> bool:
     """Whether it is a layer of timm's that applies dropout and an activation after normalising."""
     names = {"BatchNormAct2d", "SyncBatchNormAct"}
     return kind.__name__ in names and kind.__module__.startswith("timm.")
-
-
-def _check_plain(layer: nn.Module) -> None:
-    """Refuse a BatchNorm that is not torch's own, or that keeps no running mean."""
-    is_torchs = type(layer).forward in {nn.BatchNorm2d.forward, nn.SyncBatchNorm.forward}
-    if not isinstance(layer, PlainBatchNorm):
-        wrong = "made with its number of channels"
-    elif not is_torchs and not _has_activation(type(layer)):
-        wrong = "torch's own (or timm's with an activation)"
-    elif layer.momentum is None or layer.running_mean is None:
-        wrong = "a layer with a momentum and running statistics"
-    else:
-        return
-    msg = (
-        f"with bn_span, a BatchNorm must be {wrong}; got {layer} ({type(layer).__module__}). "
-        "Replace it in the model."
-    )
-    raise ValueError(msg)
 
 
 def ghost_batchnorms(model: nn.Module) -> Iterator[GhostBatchNorm]:

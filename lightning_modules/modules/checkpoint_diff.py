@@ -16,7 +16,22 @@ def relative_differences(checkpoints: Sequence[Path]) -> list[float]:
     largest magnitude in the first checkpoint's tensor; infinite where only either is NaN.
     """
     first, *others = (_load_state(path) for path in checkpoints)
-    return [0.0, *(_difference(first, other) for other in others)]
+    differences = [0.0]
+    for other in others:
+        assert first.keys() == other.keys()
+        largest = 0.0
+        for name, value in first.items():
+            # a state may also hold counts, or any object
+            if not (isinstance(value, Tensor) and value.is_floating_point() and value.numel()):
+                continue
+            before, after = value.double(), other[name].double()
+            if not torch.allclose(before, after, rtol=0, atol=0, equal_nan=True):
+                finite = before[before.isfinite()].abs()
+                magnitude = float(finite.max()) if len(finite) else 0.0
+                difference = float((before - after).abs().max()) / max(magnitude, 1e-300)
+                largest = max(largest, math.inf if math.isnan(difference) else difference)
+        differences.append(largest)
+    return differences
 
 
 def has_batchnorm(checkpoint: Path) -> bool:
@@ -27,19 +42,3 @@ def has_batchnorm(checkpoint: Path) -> bool:
 def _load_state(path: Path) -> dict[str, Any]:
     # A user's module may add any object to its checkpoints; these were just made here.
     return torch.load(path, map_location="cpu", weights_only=False)["state_dict"]
-
-
-def _difference(first: dict[str, Any], other: dict[str, Any]) -> float:
-    assert first.keys() == other.keys()
-    largest = 0.0
-    for name, value in first.items():
-        # a state may also hold counts, or any object
-        if not (isinstance(value, Tensor) and value.is_floating_point() and value.numel()):
-            continue
-        before, after = value.double(), other[name].double()
-        if not torch.allclose(before, after, rtol=0, atol=0, equal_nan=True):
-            finite = before[before.isfinite()].abs()
-            magnitude = float(finite.max()) if len(finite) else 0.0
-            difference = float((before - after).abs().max()) / max(magnitude, 1e-300)
-            largest = max(largest, math.inf if math.isnan(difference) else difference)
-    return largest

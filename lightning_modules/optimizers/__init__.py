@@ -1,1 +1,1 @@
-"""Optimizers for large batches that torch does not have, and the groups they work on."""
+"""Optimizers for large batches that torch does not have, and the strategy of their steps."""

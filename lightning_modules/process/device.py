@@ -38,11 +38,6 @@ class AsyncScalar:
         return self._number.item()
 
 
-def device_kind(device: torch.device) -> str:
-    """The name of a GPU, or cpu."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
 def peak_memory_gib(device: torch.device) -> float:
     """Most memory in use at once: of the tensors on a GPU, of the whole process on a CPU."""
     if device.type == "cuda":

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from sweeper.spec.config import AllReduce, CommHook
+from sweeper.upstream.torchs import tree_map_only
 
 _PLAIN = AllReduce(name="all_reduce", nccl_algo=None)
 
@@ -50,7 +51,8 @@ State = TypeVar("State")
 
 def gather_states(state: State) -> list[State]:
     """Every rank's own state, by rank, on the CPU; all ranks take part."""
-    states: list[Any] = [_copy_to_cpu(state)] * num_ranks()
+    own = tree_map_only(Tensor, lambda tensor: tensor.to("cpu", copy=True), state)
+    states: list[Any] = [own] * num_ranks()
     if len(states) > 1:
         dist.all_gather_object(states, states[0])
     return states
@@ -68,14 +70,6 @@ def own_state(states: Sequence[State], add: Callable[[Sequence[State], int], Sta
     if len(states) == num_ranks():
         return states[rank]
     return add(states, 1 if rank == 0 else 0)
-
-
-def _copy_to_cpu(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: _copy_to_cpu(item) for key, item in value.items()}
-    return [_copy_to_cpu(item) for item in value] if isinstance(value, list) else value
 
 
 def all_reduce(tensor: Tensor) -> Tensor:

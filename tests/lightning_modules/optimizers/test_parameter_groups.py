@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lightning_modules.optimizers.from_timm import lars
-from lightning_modules.optimizers.parameter_groups import parameter_groups
+from lightning_modules.train import parameter_groups
 
 
 @pytest.fixture
