@@ -49,7 +49,7 @@ class RunClass:
         """Have a function called in place of a method, with that method as its first argument."""
         self.around.setdefault(name, []).append(around)
 
-    def call_after(self, name: str, then: Callable[[], None]) -> None:
+    def follow_hook(self, name: str, then: Callable[[], None]) -> None:
         """Have a function called after a hook; after what was added to the hook before."""
 
         def call_both(own: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -125,7 +125,7 @@ def run_class(instance: pl.LightningModule | pl.LightningDataModule) -> RunClass
 def call_once_layers_exist(module: pl.LightningModule, then: Callable[[], None]) -> None:
     """Have a function called when the module has all layers, before a checkpoint is loaded."""
     last = "configure_model" if is_overridden("configure_model", module) else "setup"
-    run_class(module).call_after(last, then)
+    run_class(module).follow_hook(last, then)
 
 
 def _make_method(name: str, added: RunClass, users: type) -> Callable[..., Any]:

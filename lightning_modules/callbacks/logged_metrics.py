@@ -82,7 +82,7 @@ class LoggedValues(Callback):
 
         added = run_class(pl_module)
         added.wrap("log", log_weighted)
-        added.call_after("on_train_epoch_end", lambda: self._gather_metrics(trainer))
+        added.follow_hook("on_train_epoch_end", lambda: self._gather_metrics(trainer))
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

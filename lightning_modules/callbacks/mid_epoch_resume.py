@@ -48,7 +48,9 @@ class MidEpochResume(Callback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remember the Trainer, and act after the module's own `on_train_start`."""
         self._trainer = trainer
-        run_class(pl_module).call_after("on_train_start", lambda: self._restore(trainer, pl_module))
+        run_class(pl_module).follow_hook(
+            "on_train_start", lambda: self._restore(trainer, pl_module)
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The epoch's steps, 0 between epochs [steps]; what is frozen or in evaluation mode.

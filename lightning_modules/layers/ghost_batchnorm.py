@@ -112,7 +112,7 @@ class GhostBatchNorm(RunLayer):
         They are means, then variances, shape (2 x channels,); `end` is the later span's index in
         the epoch.
         """
-        self._decay_to(end)
+        self._decay_terms(end)
         terms = self._terms().flatten().clone()
         self._terms().zero_()
         self.state.counted = self.state.first = 0
@@ -179,7 +179,7 @@ class GhostBatchNorm(RunLayer):
         self._terms()
         if state.is_copy and not state.counted:  # a copy may begin within an epoch
             state.first = position.step_start // state.span
-        self._decay_to(position.first_example // state.span)
+        self._decay_terms(position.first_example // state.span)
         state.counted += max(1, len(x) // state.span)
 
     def _check_pass(self, last: int) -> None:
@@ -205,7 +205,7 @@ class GhostBatchNorm(RunLayer):
             x, self.weight, self.bias, mean, var, self.training, self.momentum, self.eps, use_cudnn
         )
 
-    def _decay_to(self, span_index: int) -> None:
+    def _decay_terms(self, span_index: int) -> None:
         """Decay this rank's terms by the spans that other ranks saw in between."""
         if skipped := span_index - self.state.counted:
             self._terms().mul_((1 - self.momentum) ** skipped)

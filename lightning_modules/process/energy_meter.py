@@ -34,7 +34,7 @@ def record_energy(rank: WorkerArgs) -> Generator[None]:
     """
     meter, is_over = _Meter(rank), threading.Event()
 
-    def read_until_over() -> None:
+    def read_repeatedly() -> None:
         readings = 0
         while not is_over.wait(_READ_EVERY_S):
             meter.read()
@@ -42,7 +42,7 @@ def record_energy(rank: WorkerArgs) -> Generator[None]:
             if readings % _READINGS_PER_NOTE == 0:  # rarely, to spare file systems
                 meter.publish()
 
-    reader = threading.Thread(target=read_until_over, daemon=True)
+    reader = threading.Thread(target=read_repeatedly, daemon=True)
     reader.start()
     try:
         yield

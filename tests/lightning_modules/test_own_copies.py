@@ -145,7 +145,7 @@ def test_nothing_is_set_on_a_users_module():
     plain = LayeredModule()
     assert {*vars(module)} == {*vars(plain)}
 
-    run_class(module).call_after("setup", lambda: None)
+    run_class(module).follow_hook("setup", lambda: None)
 
     assert {*vars(module)} == {*vars(plain)}
     assert type(type(module)()) is LayeredModule

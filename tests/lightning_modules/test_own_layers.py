@@ -159,22 +159,19 @@ def test_buffers_are_rank_0s_as_in_any_ddp(grid, tmp_path):
 
 
 @pytest.mark.slow
-def test_nothing_is_unfrozen_on_several_ranks(grid, tmp_path):
-    """It would be another on each rank."""
-    (config,) = grid(*words_of("UnfreezingModule", "devices=2"))
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("UnfreezingModule", "got body.weight and 1 more, unfrozen later"),
+        ("CodebookModule", "must have the same weights; got different values of code."),
+    ],
+)
+def test_what_would_differ_between_ranks_is_refused(grid, tmp_path, kind, sentence):
+    (config,) = grid(*words_of(kind, "devices=2"))
 
-    said = ask_ranks(partial(refusal, config), tmp_path / "rendezvous", world_size=2)
+    refusals = ask_ranks(partial(refusal, config), tmp_path / "rendezvous", world_size=2)
 
-    assert all("got body.weight and 1 more, unfrozen later" in text for text in said)
-
-
-@pytest.mark.slow
-def test_what_each_rank_changes_by_itself_is_refused(grid, tmp_path):
-    (config,) = grid(*words_of("CodebookModule", "devices=2"))
-
-    said = ask_ranks(partial(refusal, config), tmp_path / "rendezvous", world_size=2)
-
-    assert all("must have the same weights; got different values of code." in text for text in said)
+    assert all(sentence in text for text in refusals)
 
 
 @pytest.mark.slow
