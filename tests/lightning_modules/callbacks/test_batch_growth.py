@@ -109,14 +109,6 @@ def test_what_was_decided_survives_a_resume(run_words, words):
         assert column(resumed, name) == column(whole, name)
 
 
-def test_a_run_that_adascale_had_ended_is_over_when_it_is_resumed(run_words):
-    first = run_words(*STILL, *ADASCALE)
-
-    again = run_words(*STILL, *ADASCALE)
-
-    assert column(again, "step") == column(first, "step")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [ADASCALE, (*GROWING, "schedule.growth=measured")])
 def test_one_rank_and_two_decide_alike(sweep_here, tmp_path, words):

@@ -81,15 +81,6 @@ def test_an_epochs_row_has_the_columns_of_what_was_measured(
     }
 
 
-def test_a_row_counts_the_examples_of_batches_that_have_grown(fit, line, plan, growing, batches):
-    curve = Curve(plan(schedule=growing(1), examples=12), Clock(), [])
-
-    fit(line(), [curve], batches(6), epochs=2)
-
-    assert [row["realised_batch"] for row in curve.rows] == [4, 8]
-    assert [row["examples_seen"] for row in curve.rows] == [12, 20]  # 4 of 12 are left out
-
-
 def test_a_resumed_curve_is_that_of_the_whole_run(fit, line, plan, batches, tmp_path, pass_time):
     del pass_time
     whole, half, resumed = (Curve(plan(), Clock(), []) for _ in range(3))

@@ -44,14 +44,6 @@ def test_an_average_of_the_weights_is_evaluated_in_place_of_them(evaluated):
     assert columns == pytest.approx({"val_loss": 0.95**2 * 6 / 2})
 
 
-@pytest.mark.parametrize("in_whole", [False, True])
-@pytest.mark.parametrize("num_examples", [3, 5, 8])
-def test_two_ranks_evaluate_each_example_once(evaluated, num_examples, in_whole):
-    ranks = [evaluated(num_examples, rank=rank, devices=2, in_whole=in_whole)[1] for rank in (0, 1)]
-
-    assert ranks[0] + ranks[1] == list(range(num_examples))
-
-
 def test_a_rank_without_examples_passes_over_one_and_counts_none(fit, line, batches):
     """Lightning skips an empty loop, and the other ranks would wait for this one's sums."""
     data, evaluation = Numbers(0), Evaluation(("loss",), average=None)

@@ -66,18 +66,6 @@ def test_a_model_that_does_not_draw_is_trained(fit, line, plan, batches):
     assert module.weight == pytest.approx(0.81)
 
 
-def test_a_batch_that_doubles_takes_half_the_steps(fit, line, plan, growing, batches):
-    """2 steps of 2 micro-batches, then 1 of 4; each shrinks the weight by a tenth."""
-    module = line()
-
-    trainer = fit(
-        module, [FollowPlan(plan(schedule=growing(1)), StepPosition())], batches(4), epochs=2
-    )
-
-    assert trainer.global_step == 3
-    assert module.weight == pytest.approx(0.9**3)
-
-
 def test_an_epoch_that_is_gone_on_with_accumulates_as_its_batch_needs(plan, growing):
     """Lightning does not start such an epoch anew."""
     trainer = SimpleNamespace(current_epoch=1, accumulate_grad_batches=2)

@@ -3,7 +3,7 @@
 import pytest
 from torch.futures import Future
 
-from lightning_modules.gradients.ddp_hooks import GradientExchange, PowerSGD
+from lightning_modules.gradients.ddp_hooks import GradientExchange
 
 
 def test_gradients_go_through_the_hook_once_a_step(fit, line, batches):
@@ -20,13 +20,3 @@ def test_gradients_go_through_the_hook_once_a_step(fit, line, batches):
 
     assert module.weight == pytest.approx(0.25)
     assert len(exchanged) == 2
-
-
-def test_a_hook_goes_on_with_its_state(fit, line, batches, tmp_path):
-    first, resumed = (PowerSGD(rank=1, start_step=2) for _ in range(2))
-
-    fit(line(), [first], batches(4), save=tmp_path / "one.ckpt")
-    fit(line(), [resumed], batches(4), epochs=2, resume=tmp_path / "one.ckpt")
-
-    assert first.state_dict()["steps"] == 2
-    assert resumed.state_dict()["steps"] == 4

@@ -1,6 +1,5 @@
 """Each step has the rate of its own number, read back from the optimizer."""
 
-import pytest
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.curve import Clock, Curve
@@ -34,15 +33,3 @@ def test_the_hash_of_the_rates_tells_them_apart(fit, line, plan, batches):
         hashes.append(curve.lr_series_hash)
 
     assert hashes[0] == hashes[1] != hashes[2]
-
-
-def test_a_row_tells_the_last_step_and_its_rate(fit, line, plan, batches):
-    curve = Curve(plan(), Clock(), [])
-
-    fit(line(), [LearningRate(plan(base_lr=0.25)), curve], batches(4), epochs=2)
-
-    assert [(row["epoch"], row["step"], row["lr"]) for row in curve.rows] == [
-        (1, 2, pytest.approx(0.25)),
-        (2, 4, pytest.approx(0.25)),
-    ]
-    assert [row["examples_seen"] for row in curve.rows] == [8, 16]

@@ -39,19 +39,3 @@ def test_the_batch_grows_no_more_often_than_it_may(grown):
 
 def test_the_batch_stays_during_the_warmup(grown):
     assert grown(4.5, warmup_epochs=1.5) == (2,)
-
-
-def test_a_batch_that_has_grown_is_as_large_after_a_resume(
-    fit, line, plan, growing, batches, tmp_path
-):
-    quiet = SimpleNamespace(columns={"noise_scale": 0.0})
-    plans = [plan(schedule=growing(growth="measured"), noise_span=2) for _ in range(2)]
-    before, after = (
-        MeasuredGrowth(of_run, quiet, growths_allowed=1, warmup_epochs=0.0) for of_run in plans
-    )
-    plans[0].grow((1,))
-
-    fit(line(), [before], batches(2), save=tmp_path / "one.ckpt")
-    fit(line(), [after], batches(2), resume=tmp_path / "one.ckpt")
-
-    assert plans[1].split(1).global_batch == 8

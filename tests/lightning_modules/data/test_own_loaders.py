@@ -11,7 +11,6 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     Sampler,
-    Subset,
     SubsetRandomSampler,
     WeightedRandomSampler,
     get_worker_info,
@@ -239,9 +238,3 @@ def test_a_sampler_has_an_order_for_each_epoch_whoever_resumes(kind):
 
     assert len({tuple(order) for order in orders}) == 3
     assert OwnExamples(loader(), seed=3).order(2).tolist() == orders[2]
-
-
-def test_a_subset_is_a_data_set():
-    loader = DataLoader(Subset(Drawing(), [2, 4, 6]), batch_size=2, shuffle=True)
-
-    assert sorted(stream(loader, 2)[0].tolist()) == [2, 4, 6]
