@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.frontier.machines import Cluster, Speeds, read_cluster
-from analysis.frontier.model import Step, Work, step_time
+from analysis.frontier.tradeoff import Step, Work, step_time
 from sweeper.planning.exchange import Algorithm, exchange
 from sweeper.spec.hardware import Hardware
 

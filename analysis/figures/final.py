@@ -26,16 +26,19 @@ DIVERGED = "diverged\n[%]"
 
 
 @dataclass(frozen=True, slots=True)
-class _Axis:
+class Axis:
+    """A setting that a figure is drawn against, or that tells its lines apart."""
+
     column: str
     word: str
     label: str
     scale: Scale
-    draw: Callable[..., Any]
+    draw: Callable[[Axes, Sequence[Any]], None]
 
 
-_BATCH = _Axis("global_batch", "batch", BATCH, style.BATCHES, style.batch_axis)
-_WARMUP = _Axis("warmup_epochs", "warmup", WARMUP, style.WARMUPS, style.warmup_axis)
+BATCHES = Axis("global_batch", "batch", BATCH, style.BATCHES, style.batch_axis)
+WARMUPS = Axis("warmup_epochs", "warmup", WARMUP, style.WARMUPS, style.warmup_axis)
+RATES = Axis("peak_lr", "learning rate", "peak learning rate", style.RATES, style.rate_axis)
 
 
 @style.use_style()
@@ -47,7 +50,7 @@ def draw_against_batch(
 
     With `ax`, an axes per lr rule, it is drawn into a figure of your own.
     """
-    return _draw(compared, metric, _BATCH, _WARMUP, width, ax)
+    return _draw(compared, metric, BATCHES, WARMUPS, width, ax)
 
 
 @style.use_style()
@@ -56,11 +59,11 @@ def draw_against_warmup(
     ax: Given = None,
 ) -> Drawing:  # fmt: skip
     """As `draw_against_batch`, against the warmup, a line per batch."""
-    return _draw(compared, metric, _WARMUP, _BATCH, width, ax)
+    return _draw(compared, metric, WARMUPS, BATCHES, width, ax)
 
 
 def _draw(
-    compared: ComparableRuns, metric: Metric, x: _Axis, by: _Axis, width: Width, ax: Given
+    compared: ComparableRuns, metric: Metric, x: Axis, by: Axis, width: Width, ax: Given
 ) -> Drawing:
     frame = points(compared.runs, metric.name)
     rules = sorted(frame["lr_rule"].unique())

@@ -1,14 +1,13 @@
 """The parabolas behind the best warmup or learning rate of each batch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analysis.figures import style
-from analysis.figures.final import CUT, WARMUP
+from analysis.figures.final import CUT, RATES, WARMUPS, Axis
 from analysis.figures.lines import Lane
 from analysis.figures.points import points
 from analysis.figures.sheet import Drawing, Given, Sheet
@@ -22,19 +21,6 @@ _FEWEST = 3  # settings of a batch for a parabola
 _DRAWN = 60  # places of a curve
 
 
-@dataclass(frozen=True, slots=True)
-class _Setting:
-    column: str
-    word: str
-    label: str
-    scale: Scale
-    best: Callable[..., Optima]
-
-
-_WARMUP = _Setting("warmup_epochs", "warmup", WARMUP, style.WARMUPS, best_warmups)
-_RATE = _Setting("peak_lr", "learning rate", "peak learning rate", style.RATES, best_lrs)
-
-
 @style.use_style()
 def draw_best_warmups(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
@@ -45,7 +31,7 @@ def draw_best_warmups(
     With `ax`, an axes per lr rule with three warmups at a batch, it is drawn into a figure of
     your own. None if there is no such rule.
     """
-    return _draw(compared, metric, _WARMUP, width, ax)
+    return _draw(compared, metric, WARMUPS, best_warmups, width, ax)
 
 
 @style.use_style()
@@ -57,7 +43,7 @@ def draw_best_rates(
 
     The runs may differ in `base_lr`: `group_comparable(runs, (*AXES, "base_lr"))`.
     """
-    return _draw(compared, metric, _RATE, width, ax)
+    return _draw(compared, metric, RATES, best_lrs, width, ax)
 
 
 def parabolas(optima: Optima, frame: pd.DataFrame, column: str, scale: Scale) -> pd.DataFrame:
@@ -80,10 +66,11 @@ def parabolas(optima: Optima, frame: pd.DataFrame, column: str, scale: Scale) ->
 
 
 def _draw(
-    compared: ComparableRuns, metric: Metric, of: _Setting, width: Width, ax: Given
-) -> Drawing | None:
+    compared: ComparableRuns, metric: Metric, of: Axis, estimate: Callable[..., Optima],
+    width: Width, ax: Given,
+) -> Drawing | None:  # fmt: skip
     runs = compared.runs
-    if of is _RATE:
+    if of is RATES:
         runs = runs[runs["warmup_epochs"] == runs["warmup_epochs"].mode()[0]]
     frame = points(runs, metric.name, ["global_batch", "lr_rule", of.column])
     counts = frame.dropna(subset=["mean"]).groupby(["lr_rule", "global_batch"]).size()
@@ -99,14 +86,11 @@ def _draw(
     notes: list[str] = []
     for axes, rule in zip(sheet.panels, rules, strict=True):
         of_rule = frame[frame["lr_rule"] == rule]
-        optima = of.best(runs[runs["lr_rule"] == rule], fixed_rng(), metric=metric)
+        optima = estimate(runs[runs["lr_rule"] == rule], fixed_rng(), metric=metric)
         fit = parabolas(optima, of_rule, of.column, of.scale).assign(lr_rule=rule)
         fits.append(fit)
         notes += [f"lr {rule}: {optima.note}."] if optima.note else []
-        if of is _WARMUP:
-            style.warmup_axis(axes, settings)
-        else:
-            axes.set_xscale("log")
+        of.draw(axes, settings)
         for i, (batch, mark) in enumerate(zip(batches, marks, strict=True)):
             lane = Lane(settings, of.scale, i, len(batches))
             line = of_rule[of_rule["global_batch"] == batch]
@@ -156,7 +140,7 @@ def _draw_parabola(
         axes.hlines(top, *ends, color=color, linewidth=2.2, alpha=0.45)
 
 
-def _note(frame: pd.DataFrame, found: pd.DataFrame, of: _Setting, notes: list[str]) -> str:
+def _note(frame: pd.DataFrame, found: pd.DataFrame, of: Axis, notes: list[str]) -> str:
     bars = " with 95 % t intervals" if frame["low"].notna().any() else ""
     has_bars = found["low"].notna().any()
     note = (

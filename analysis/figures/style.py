@@ -135,6 +135,11 @@ def warmup_axis(axes: Axes, warmups: Sequence[float], labels: Sequence[str] | No
     axes.set_xlim(*WARMUPS.back(ends + np.array([-edge, edge])))
 
 
+def rate_axis(axes: Axes, _: Sequence[float] = ()) -> None:
+    """A logarithmic axis of learning rates."""
+    axes.set_xscale("log")
+
+
 def _set_ticks(axes: Axes, places: Sequence[float], labels: Sequence[str]) -> None:
     axes.xaxis.set_major_locator(FixedLocator([float(place) for place in places]))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 
 from analysis.frontier.machines import Cluster
-from analysis.frontier.model import Work
-from analysis.frontier.tradeoff import Tradeoff
+from analysis.frontier.tradeoff import Tradeoff, Work
 
 
 def describe_setup(work: Work, cluster: Cluster) -> tuple[str, str]:
@@ -23,7 +22,7 @@ def describe_setup(work: Work, cluster: Cluster) -> tuple[str, str]:
 
 
 def batch_table(rows: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
-    """Rows of `points`, as text."""
+    """Rows of `time_points`, as text."""
 
     def interval(value: str, low: str, high: str, shown: Callable[[float], str]) -> list[str]:
         ends = zip(rows[value], rows[low], rows[high], strict=True)

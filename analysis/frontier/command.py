@@ -12,8 +12,7 @@ from analysis.figures.target import best_reached
 from analysis.frontier.answer import batch_table, describe_setup, describe_tradeoff
 from analysis.frontier.figure import draw_frontier
 from analysis.frontier.machines import measured_speeds, parse_speeds, read_cluster
-from analysis.frontier.model import Work
-from analysis.frontier.tradeoff import find_tradeoff, steps_to_target
+from analysis.frontier.tradeoff import Work, find_tradeoff, steps_to_target
 from analysis.stats.batch_limits import to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, check_target

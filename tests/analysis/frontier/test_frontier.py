@@ -5,8 +5,14 @@ import pandas as pd
 import pytest
 
 from analysis.frontier.machines import Cluster, Speeds, measured_speeds, parse_speeds
-from analysis.frontier.model import Work, points, step_time
-from analysis.frontier.tradeoff import Steps, find_tradeoff, steps_to_target
+from analysis.frontier.tradeoff import (
+    Steps,
+    Work,
+    find_tradeoff,
+    step_time,
+    steps_to_target,
+    time_points,
+)
 from sweeper.spec.hardware import Hardware
 
 FAST = Hardware(link="nvlink", node_gb_per_s=1e12, network_gb_per_s=1e12, bucket_mib=1e6)
@@ -89,7 +95,7 @@ def test_a_full_node_is_slower_by_what_its_devices_share():
 
 
 def test_devices_divide_the_batch_and_fill_one_node_or_more_than_half_of_each_alike():
-    found = points({1200: 10.0}, work({50: 0.3, 400: 2.0}), cluster(per_node=4))
+    found = time_points({1200: 10.0}, work({50: 0.3, 400: 2.0}), cluster(per_node=4))
 
     assert found["devices"].tolist() == [1, 2, 3, 4, 6, 8, 12, 15, 16, 20, 24]
 
