@@ -239,7 +239,7 @@ def judge_contrasts(
     arms = Arms.from_seeds(measured.finished)
     if measured.num_validation:
         arms = arms.floor_variances(measured.num_validation)
-    by_rank = contrasts.using(np.array(measured.num_diverged) > 0)
+    by_rank = contrasts.uses_any(np.array(measured.num_diverged) > 0)
     diverged = measured.describe_diverged(np.array(contrasts.uses.any(axis=0)))
     if any(by_rank) and contrasts.uses.sum(axis=1).min() < 2:
         return replace(blank, why=f"nothing to rank against; {diverged}")

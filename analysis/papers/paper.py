@@ -95,7 +95,7 @@ class Paper:
     published_remark: str = "."
     protocol: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    def shown_in(self, figure: PaperFigure) -> list[Published]:
+    def published_in(self, figure: PaperFigure) -> list[Published]:
         """The published points that belong in a figure: at its points, or between its batches."""
         low, high = min(figure.batches) / _BEYOND, max(figure.batches) * _BEYOND
         return [

@@ -181,7 +181,7 @@ def _draw_curves(
 
 def _draw_published(axes: Axes, paper: Paper, figure: PaperFigure, runs: pd.DataFrame) -> None:
     """Draw published means and spreads, if the runs were trained in the same way."""
-    shown = paper.shown_in(figure)
+    shown = paper.published_in(figure)
     is_comparable = _is_comparable(paper, figure, runs)
     if not shown or not is_comparable or paper.protocol_differences(runs):
         return
@@ -225,7 +225,7 @@ def _remarks(placed: pd.DataFrame, figure: PaperFigure, paper: Paper) -> str:
         )
     if gaps := missing_points(placed, figure):
         note += f" Not run: {len(gaps)} of {len(figure.points())} points."
-    if figure.is_final and paper.shown_in(figure) and _is_comparable(paper, figure, placed):
+    if figure.is_final and paper.published_in(figure) and _is_comparable(paper, figure, placed):
         unlike = paper.protocol_differences(placed)
         note += f" {PUBLISHED_BY}'s points: mean and standard deviation over 5 runs"
         note += f"; not drawn here: {'; '.join(unlike)}." if unlike else paper.published_remark

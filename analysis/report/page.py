@@ -70,10 +70,10 @@ def report_data(
         ValueError: if a folder does not exist, or the runs do not have the metric.
     """
     tables = read_tables(results, asked)
-    return shown_data(tables, results, command) | conclusions(tables)
+    return page_data(tables, results, command) | conclusions(tables)
 
 
-def shown_data(tables: Measured, results: Sequence[str], command: str) -> dict[str, Any]:
+def page_data(tables: Measured, results: Sequence[str], command: str) -> dict[str, Any]:
     """The runs and curves as the page takes them, without conclusions.
 
     `runs` has for each run its values in the order of `columns`; its epochs, and their values in
@@ -147,28 +147,23 @@ def _summary(runs: pd.DataFrame) -> list[list[str]]:
             shown = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values[:12])
             more = f" and {len(values) - 12:,} more" if len(values) > 12 else ""
             grid.append(f"{name}: {shown}{more}")
-    data = " / ".join(sorted({str(d) for d in runs["data"].dropna()}))
-    about = " / ".join(sorted({str(d) for d in runs["data_about"].dropna()}))
+    names = ("data", "data_about", "model", "device_kind")
+    kinds = {name: sorted({str(value) for value in runs[name].dropna()}) for name in names}
+    data, about, model = (" / ".join(kinds[name]) for name in names[:3])
+    ranks = runs["world_size"].fillna(1)
+    cost = f"{float(runs['wall_s'].sum()) / 3600:,.2f} hours of runs, "
+    cost += f"{float((runs['wall_s'].fillna(0) * ranks).sum()) / 3600:,.2f} rank-hours"
+    cost += f" on {', '.join(kinds['device_kind'])}" if kinds["device_kind"] else ""
+    counted = runs["energy_kwh"].dropna()
+    if len(counted):
+        cost += f", {counted.sum():,.3g} kWh of {several(len(counted), 'run')}"
     return [
         ["Data", f"{data}: {about}" if about else data],
-        ["Model", " / ".join(sorted({str(m) for m in runs["model"].dropna()}))],
+        ["Model", model],
         ["Runs", f"{len(runs):,}: " + ", ".join(f"{n:,} {o}" for o, n in outcomes.items())],
         ["Grid", "; ".join(grid)],
-        ["Cost", _cost(runs)],
+        ["Cost", cost],
     ]
-
-
-def _cost(runs: pd.DataFrame) -> str:
-    hours = float(runs["wall_s"].sum()) / 3600
-    ranks = runs["world_size"].fillna(1)
-    rank_hours = float((runs["wall_s"].fillna(0) * ranks).sum()) / 3600
-    devices = ", ".join(sorted({str(d) for d in runs["device_kind"].dropna()}))
-    counted = runs["energy_kwh"].dropna()
-    energy = f", {counted.sum():,.3g} kWh of {several(len(counted), 'run')}"
-    return (
-        f"{hours:,.2f} hours of runs, {rank_hours:,.2f} rank-hours"
-        f"{f' on {devices}' if devices else ''}{energy * bool(len(counted))}"
-    )
 
 
 def _is_number(values: pd.Series) -> bool:

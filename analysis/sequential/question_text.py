@@ -59,7 +59,7 @@ def _describe_best(question: Question, rule: Best) -> str:
 def _describe_contrast(question: Question, rule: Bounds, k: int) -> str:
     interval, name = rule.intervals[k], question.names[k]
     word = {True: "no worse", False: "worse", None: "not decided"}[rule.answers[k]]
-    if rule.contrasts.using(rule.lost)[k]:
+    if rule.contrasts.uses_any(rule.lost)[k]:
         return f"{name}: not decided, as runs diverged{_describe_lost(question, rule)}."
     if rule.answers[k] is False:
         word += f", by {_format_amount(question, question.margin)} or more"

@@ -63,7 +63,7 @@ class Bounds:
     @property
     def _open(self) -> list[int]:
         """Places of the contrasts that more seeds may answer; none once the whole is answered."""
-        lost = self.contrasts.using(self.lost)
+        lost = self.contrasts.uses_any(self.lost)
         places = [k for k, known in enumerate(self.answers) if known is None and not lost[k]]
         return places if self.answer is None else []
 

@@ -139,7 +139,7 @@ class Contrasts:
         """Which arms each contrast is about, shape (contrasts, arms)."""
         return self.weights != 0
 
-    def using(self, arms: NDArray[np.bool_]) -> list[bool]:
+    def uses_any(self, arms: NDArray[np.bool_]) -> list[bool]:
         """Which contrasts are about any of these arms."""
         return [bool((uses & arms).any()) for uses in self.uses]
 

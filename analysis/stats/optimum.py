@@ -50,30 +50,24 @@ class Optima:
 
     def table(self) -> pd.DataFrame:
         """A row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
-        rows = [self._row(i) for i in range(len(self.batches))]
+        rows: list[tuple[object, ...]] = []
+        draws = self.draws if self.draws_apart is None else self.draws_apart
+        rejected = _REJECTED if self.is_rejected else ""
+        edges = zip(self.batches, self.best, self.low_edge, self.high_edge, strict=True)
+        for i, (batch, best, low, high) in enumerate(edges):
+            is_interior = bool(low < best < high)
+            at_edge = f"the best setting is at the edge of the grid ({low:g} to {high:g})"
+            at_edge = "" if is_interior else f"{at_edge}: unbounded, extend the grid"
+            if best <= low == 0:
+                at_edge = "the best setting is 0, the end of its scale"
+            if np.isnan(best):
+                at_edge = "no setting is best: the metric is the same at all of them"
+            drawn = None if draws is None else draws[:, i]
+            notes = at_edge, self.no_interval, rejected
+            e = Estimate.from_draws(best, drawn, self.num_seeds, "", *notes)
+            rows.append((int(batch), e.value, e.low, e.high, is_interior, e.num_seeds, e.note))
         columns = ["global_batch", "best", "low", "high", "is_interior", "num_seeds", "note"]
         return pd.DataFrame(rows, columns=columns)
-
-    def _row(self, i: int) -> tuple[object, ...]:
-        low_edge, high_edge = self.low_edge[i], self.high_edge[i]
-        is_interior = bool(low_edge < self.best[i] < high_edge)
-        at_edge = (
-            f"the best setting is at the edge of the grid ({low_edge:g} to {high_edge:g}): "
-            "unbounded, extend the grid"
-        )
-        if self.best[i] <= low_edge == 0:
-            at_edge = "the best setting is 0, the end of its scale"
-        if np.isnan(self.best[i]):
-            at_edge = "no setting is best: the metric is the same at all of them"
-        draws = self.draws if self.draws_apart is None else self.draws_apart
-        drawn = None if draws is None else draws[:, i]
-        notes = [
-            "" if is_interior else at_edge,
-            self.no_interval,
-            _REJECTED if self.is_rejected else "",
-        ]
-        e = Estimate.from_draws(self.best[i], drawn, self.num_seeds, "", *notes)
-        return int(self.batches[i]), e.value, e.low, e.high, is_interior, e.num_seeds, e.note
 
 
 def best_warmups(

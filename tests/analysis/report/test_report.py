@@ -16,7 +16,7 @@ from analysis.decide.proposal import proposal_pairs
 from analysis.figures.points import points
 from analysis.figures.style import CONTRAST, contrast
 from analysis.report import page as report_page
-from analysis.report.page import conclusions, page, report_data, shown_data
+from analysis.report.page import conclusions, page, page_data, report_data
 from analysis.tables.metric import Measured
 
 EVIL = '</script><script>document.title="owned"</script><img src=x onerror=document.title="owned">'
@@ -294,7 +294,7 @@ def many() -> str:
     runs["results"] = curves["results"] = "results"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_page, "MAX_NUMBERS", int(report_page.MAX_NUMBERS * len(runs) / 10_000))
-        shown = shown_data(Measured(runs, curves), ["results"], "many")
+        shown = page_data(Measured(runs, curves), ["results"], "many")
     return page(shown | conclusions(Measured(runs[:0], curves)))
 
 
@@ -348,7 +348,7 @@ def without_estimates(folder: Path, runs: pd.DataFrame, **conclusions) -> Path:
     runs = runs.assign(results="results")
     curves = simulated_curves(runs, 2).assign(results="results")
     none = {"claims": [], "findings": [], "estimates": [], "next": []}
-    shown = shown_data(Measured(runs, curves), ["results"], "some") | none | conclusions
+    shown = page_data(Measured(runs, curves), ["results"], "some") | none | conclusions
     (folder / "some.html").write_text(page(shown), encoding="utf-8")
     return folder / "some.html"
 
