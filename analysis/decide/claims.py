@@ -22,7 +22,7 @@ from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
 from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts
 from analysis.stats.optimum import best_warmups
-from analysis.stats.replicates import fixed_rng
+from analysis.stats.replicates import make_rng
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.validity import ARM, same_arms
 from analysis.tables.which_runs import ended_runs
@@ -162,7 +162,7 @@ def _propose_for_exponent(claim: OpenClaim, blank: Proposal, most_seeds: int) ->
     if at_edge := [edge for edge in edges if edge.is_upper]:
         found = propose_longer_grid(at_edge)
         return replace(found, question=blank.question, now=UNKNOWN, expected=UNKNOWN)
-    optima = best_warmups(ended_runs(rows), fixed_rng(), metric=claim.metric)
+    optima = best_warmups(ended_runs(rows), make_rng(), metric=claim.metric)
     if optima.is_rejected:
         return replace(blank, why=f"no number of seeds decides this: {optima.note}")
     needed = seeds_for_exponent(optima, claim.num_claims, most_seeds)

@@ -11,7 +11,7 @@ from analysis.decide.command import Config
 from analysis.decide.proposal import Proposal, propose_runs
 from analysis.stats.batch_limits import breaking_batch
 from analysis.stats.optimum import best_lrs, best_warmups
-from analysis.stats.replicates import fixed_rng
+from analysis.stats.replicates import make_rng
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from analysis.tables.validity import upper_edges
 from analysis.tables.which_runs import (
@@ -67,7 +67,7 @@ def find_edges(measured: Measured) -> list[Edge]:
     if (best := runs_at_best_warmup(one_rule, metric)) is None:
         return found
     at_warmup, _, margin, _ = best
-    if not isfinite(breaking_batch(at_warmup, fixed_rng(), margin, _FEW_DRAWS, metric).value):
+    if not isfinite(breaking_batch(at_warmup, make_rng(), margin, _FEW_DRAWS, metric).value):
         arms = _arms_by_value(at_warmup, "batch", "global_batch")
         largest = int(max(arms))
         found.append(Edge("batch", largest, is_upper=True, arms=arms, metric=metric))
@@ -77,7 +77,7 @@ def find_edges(measured: Measured) -> list[Edge]:
 def find_optimum_edges(runs: pd.DataFrame, key: str, column: str, metric: Metric) -> Iterator[Edge]:
     """Batches whose best setting is not inside the grid; a best warmup of 0 is no edge."""
     find = best_warmups if key == "warmup" else best_lrs
-    table = find(runs, fixed_rng(), draws=_FEW_DRAWS, metric=metric).table()
+    table = find(runs, make_rng(), draws=_FEW_DRAWS, metric=metric).table()
     rising = {batch for batch, _, _ in upper_edges(runs, metric)} if key == "warmup" else set()
     for row in table.to_dict("records"):
         arms = _arms_by_value(runs[runs["global_batch"] == row["global_batch"]], key, column)

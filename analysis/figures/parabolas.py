@@ -13,7 +13,7 @@ from analysis.figures.points import points
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Scale, Width
 from analysis.stats.optimum import Optima, best_lrs, best_warmups
-from analysis.stats.replicates import fixed_rng
+from analysis.stats.replicates import make_rng
 from analysis.tables.comparable_runs import ComparableRuns
 from analysis.tables.metric import ACCURACY, Metric
 
@@ -86,7 +86,7 @@ def _draw(
     notes: list[str] = []
     for axes, rule in zip(sheet.panels, rules, strict=True):
         of_rule = frame[frame["lr_rule"] == rule]
-        optima = estimate(runs[runs["lr_rule"] == rule], fixed_rng(), metric=metric)
+        optima = estimate(runs[runs["lr_rule"] == rule], make_rng(), metric=metric)
         fit = parabolas(optima, of_rule, of.column, of.scale).assign(lr_rule=rule)
         fits.append(fit)
         notes += [f"lr {rule}: {optima.note}."] if optima.note else []

@@ -10,7 +10,7 @@ from analysis.figures.points import points
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Width
 from analysis.stats.batch_limits import CriticalBatch, critical_batch
-from analysis.stats.replicates import fixed_rng
+from analysis.stats.replicates import make_rng
 from sweeper.spec.sentences import several
 
 _DRAWN = 100  # places of a curve
@@ -90,7 +90,7 @@ def draw_steps_to_target(
 
 def _fit(reached: pd.DataFrame) -> tuple[CriticalBatch | None, str]:
     try:
-        fit = critical_batch(reached, fixed_rng())
+        fit = critical_batch(reached, make_rng())
     except ValueError as error:
         return None, f"No hyperbola: {error}"
     found = fit.critical_batch

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.frontier.machines import Cluster, Speeds
 from analysis.stats.batch_limits import FEWEST_EPOCHS
-from analysis.stats.replicates import DRAWS, Array, Replicates, fixed_rng, percentile_interval
+from analysis.stats.replicates import DRAWS, Array, Replicates, make_rng, percentile_interval
 from sweeper.planning.exchange import BACKWARD_SHARE, Algorithm, exchange
 
 #: Limit on ``log(draw / mean)``, which is huge for some draws with two seeds.
@@ -149,7 +149,7 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
         raise ValueError(msg)
     cells = Replicates.from_runs(usable, ["global_batch"], "steps_to_target")
     batches = [int(b) for b in cells.points["global_batch"]]
-    rng = fixed_rng()
+    rng = make_rng()
     draws = {} if cells.no_interval else {
         batch: _draw_means(values, rng) for batch, values in zip(batches, cells.values, strict=True)
     }  # fmt: skip

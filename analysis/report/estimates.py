@@ -11,7 +11,7 @@ from analysis.stats.batch_limits import breaking_batch, critical_batch, to_targe
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare_rules_in_pairs
-from analysis.stats.replicates import DRAWS, Estimate, fixed_rng
+from analysis.stats.replicates import DRAWS, Estimate, make_rng
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Measured, Metric, check_target
 from analysis.tables.validity import ARM, confounds
@@ -51,7 +51,7 @@ def estimate_all(
     Raises:
         ValueError: for an accuracy that is not from 0 to 1.
     """
-    rng = fixed_rng()
+    rng = make_rng()
     runs, curves, metric = measured.runs_with_metric, measured.curves, measured.metric
     check_target(target, metric.unit)
     largest, *others = group_comparable(runs)

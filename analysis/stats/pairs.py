@@ -17,7 +17,7 @@ from analysis.stats.contrasts import (
     seeds_to_see,
     weigh_contrasts,
 )
-from analysis.stats.replicates import Array, Estimate, fixed_rng, format_share, validation_size
+from analysis.stats.replicates import Array, Estimate, format_share, make_rng, validation_size
 from analysis.tables.metric import Metric
 from analysis.tables.validity import same_arms
 
@@ -90,7 +90,7 @@ def compare(
     by_rank = any(num_diverged)
     contrasts = Contrasts.pairs((0, 1)), Contrasts.pairs((0, 1), lower=-margin, upper=margin)
     differ, within = (
-        weigh_contrasts(c, arms, [rank_test(c, 0, ranked, fixed_rng())] if by_rank else ())
+        weigh_contrasts(c, arms, [rank_test(c, 0, ranked, make_rng())] if by_rank else ())
         for c in contrasts
     )
     p_different = 2 * float(min(differ.p_for, differ.p_against))

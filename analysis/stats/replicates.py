@@ -29,7 +29,7 @@ def are_equal(values: Array) -> bool:
     return bool(np.ptp(values) <= ROUNDING * abs(values.mean()))
 
 
-def fixed_rng() -> np.random.Generator:
+def make_rng() -> np.random.Generator:
     """A generator that is always the same, so that the same runs give the same intervals."""
     return np.random.default_rng(_SEED)
 

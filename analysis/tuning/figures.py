@@ -15,7 +15,7 @@ from analysis.figures.sheet import Drawing, Sheet, save
 from analysis.figures.style import Width
 from analysis.figures.target import draw_steps_to_target
 from analysis.stats.laws import FIXED
-from analysis.stats.replicates import Array, fixed_rng
+from analysis.stats.replicates import Array, make_rng
 from analysis.tuning.rates import joint_table, tuned_optima
 from analysis.tuning.studies import Tuned, best_trials, steps_to_target
 from sweeper.spec.sentences import several
@@ -91,7 +91,7 @@ def draw_rates(tuned: Tuned, width: Width = "screen") -> Drawing | None:
 
     None if no batch has enough finished trials.
     """
-    optima = tuned_optima(tuned, "peak_lr", fixed_rng())
+    optima = tuned_optima(tuned, "peak_lr", make_rng())
     if not len(optima.batches):
         return None
     frame = joint_table(optima, log=tuned.is_log("peak_lr"))

@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.stats.batch_limits import critical_batch
 from analysis.stats.laws import compare_rules
 from analysis.stats.optimum import Optima
-from analysis.stats.replicates import Estimate, fixed_rng
+from analysis.stats.replicates import Estimate, make_rng
 from analysis.tables.validity import ALIKE, confounds
 from analysis.tuning.rates import FEWEST_BATCHES, joint_table, regret, tuned_optima
 from analysis.tuning.studies import Tuned, best_trials, importance, steps_to_target
@@ -18,7 +18,7 @@ from sweeper.spec.sentences import several
 
 def describe_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterator[str]:
     """Everything that the studies can answer."""
-    rng = fixed_rng()
+    rng = make_rng()
     best = best_trials(tuned)
     counts = tuned.trials["outcome"].value_counts()
     ended = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())

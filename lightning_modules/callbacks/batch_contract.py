@@ -11,7 +11,7 @@ from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.world import all_reduce, gather_states, own_state
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.sentences import several
-from sweeper.spec.trainer_settings import why_refused
+from sweeper.spec.trainer_settings import callback_refusal
 
 
 class BatchContractBroken(Exception):
@@ -48,7 +48,7 @@ class BatchContract(AfterSteps):
         """
         for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
             kinds = [kind.__name__ for kind in type(callback).__mro__]
-            if (msg := why_refused(kinds, type(callback).__name__)) is not None:
+            if (msg := callback_refusal(kinds, type(callback).__name__)) is not None:
                 raise ValueError(msg)
 
     def on_train_batch_end(

@@ -112,12 +112,14 @@ def check_trainer(given: TrainerSettings) -> None:
         if key not in _OWNED and key not in _PASSED
     ]
     targets = [str(callback.get("_target_")) for callback in given.callbacks]
-    why = [why_refused([target.rpartition(".")[2]], f"_target_={target}") for target in targets]
+    why = [
+        callback_refusal([target.rpartition(".")[2]], f"_target_={target}") for target in targets
+    ]
     if lines := [*lines, *filter(None, why)]:
         raise ValueError("\n".join(lines))
 
 
-def why_refused(kinds: Iterable[str], given: str) -> str | None:
+def callback_refusal(kinds: Iterable[str], given: str) -> str | None:
     """Why a callback is refused; None if it is not.
 
     Args:
