@@ -119,9 +119,9 @@ def _in_sweep(project: str, epochs: int, folder: Path, *, other: Path | None) ->
 def fit(project: str, epochs: int, folder: Path, other: Path) -> None:
     folder.mkdir(parents=True)
     import torch
-    from lightning_modules.process.one_lightning import unite
 
     from lightning_modules.process.output import quieten
+    from sweeper.upstream.one_lightning import unite
 
     unite()
     quieten()
