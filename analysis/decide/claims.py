@@ -1,28 +1,31 @@
-"""Claims that are not decidable, and what to run for them."""
+"""Claims that are not decidable: what to run for them, and the intervals to expect then."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import comb
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.decide.arms import Arm, add_seeds, compare_settings, config_from_row, paper_arms
 from analysis.decide.edges import find_optimum_edges, propose_longer_grid
-from analysis.decide.expected import (
-    UNKNOWN,
-    expected_exponent,
-    expected_interval,
-    fewest_seeds_by_rank,
-    seeds_for_exponent,
-)
-from analysis.decide.proposal import Proposal, propose_runs
+from analysis.decide.proposal import UNKNOWN, Interval, Proposal, propose_runs
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.claim import LACKING, UNDECIDED, Point, Verdict, point_values, runs_about
+from analysis.papers.claim import (
+    LACKING,
+    UNDECIDED,
+    Point,
+    Verdict,
+    point_values,
+    runs_about,
+    shares_outside,
+)
 from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
-from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts
-from analysis.stats.optimum import best_warmups
-from analysis.stats.replicates import make_rng
+from analysis.stats.contrasts import ASSURANCE, ONE_SIDED, Arms, Contrasts, weigh_contrasts
+from analysis.stats.optimum import Optima, best_warmups, exponent_draws
+from analysis.stats.replicates import make_rng, percentile_interval, student_factor
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.validity import ARM, same_arms
 from analysis.tables.which_runs import ended_runs
@@ -172,3 +175,68 @@ def _propose_for_exponent(claim: OpenClaim, blank: Proposal, most_seeds: int) ->
     expected = expected_exponent(optima, needed)
     blank = replace(blank, why=f"about {needed} seeds per point", expected=expected)
     return propose_runs(claim.arms, add_seeds(claim.arms, needed), blank)
+
+
+def expected_interval(contrasts: Contrasts, arms: Arms, counts: NDArray[np.int64]) -> Interval:
+    """The interval of the deciding contrast with these numbers of seeds per arm.
+
+    Computed as for the verdict (Welch's t with Satterthwaite's degrees of freedom) from the new
+    counts, if means and variances stay as observed. An arm with fewer than two seeds is given the
+    pooled variance and, for its mean, the mean of the others: then only the width counts.
+
+    Returns:
+        The ends; nan if no arm has two seeds.
+    """
+    known = arms.counts > 1
+    if not known.any():
+        return UNKNOWN
+    pooled = np.average(arms.variances[known], weights=arms.counts[known] - 1)
+    variances = np.where(known, arms.variances, pooled)
+    seen = arms.counts > 0
+    means = np.where(seen, arms.means, np.nanmean(np.where(seen, arms.means, np.nan)))
+    found = weigh_contrasts(contrasts, Arms(means, variances, counts))
+    return float(found.low), float(found.high)
+
+
+def fewest_seeds_by_rank(num_arms: int, level: float) -> int:
+    """Seeds per arm with which ranks can decide at all: if those of an arm are above all others."""
+    return next(n for n in range(2, 1000) if 1 / comb(num_arms * n, n) <= level)
+
+
+def seeds_for_exponent(optima: Optima, num_claims: int, most: int) -> int:
+    """Seeds per point that show or refute an exponent between 0 and 1; -1 if none do.
+
+    The bootstrap draws are narrowed as more seeds would narrow them, around that end of their
+    central 60 % which is nearer to the bound: the estimate is not trusted to stay.
+    """
+    value, draws, _ = exponent_draws(optima)
+    if draws is None or np.isnan(value):
+        return -1
+    ends = np.nanquantile(draws, [1 - ASSURANCE, ASSURANCE])
+    bound = min((0.0, 1.0), key=lambda b: abs(value - b))
+    assumed = float(min(ends, key=lambda end: abs(end - bound)))
+    if (assumed - bound) * (value - bound) <= 0:
+        return -1
+    for n in range(optima.num_seeds + 1, most + 1):
+        drawn = assumed + (draws - value) * _shrink_factor(optima, n)
+        if min(shares_outside(drawn, 0.0, 1.0)) <= ONE_SIDED / num_claims:
+            return n
+    return -1
+
+
+def expected_exponent(optima: Optima, seeds: int) -> Interval:
+    """The exponent's expected interval with this number of seeds per point."""
+    value, draws, _ = exponent_draws(optima)
+    if draws is None or np.isnan(value):
+        return UNKNOWN
+    return percentile_interval(value + (draws - value) * _shrink_factor(optima, seeds))
+
+
+def _shrink_factor(optima: Optima, seeds: int) -> float:
+    """How much narrower bootstrap draws of an estimate are with more seeds."""
+    points = 3 * len(optima.batches)  # at least
+
+    def spread(n: int) -> float:
+        return student_factor(points * (n - 1)) / np.sqrt(n)
+
+    return float(spread(seeds) / spread(optima.num_seeds))

@@ -3,17 +3,28 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, isnan
+from math import isfinite, isnan, nan
 from typing import Any
 
 from analysis.decide.arms import Arm, compare_settings, repeat_alike
 from analysis.decide.command import Config
-from analysis.decide.expected import UNKNOWN, Interval, interval_width
 from sweeper.spec.sentences import several
 from sweeper.store.row import git_commit
 
 _NOTHING = "Nothing to propose"
 _WHY = "no claim whose points were all run is open, and no best setting is at an end of the grid"
+
+
+Interval = tuple[float, float]
+
+#: Neither end is known.
+UNKNOWN: Interval = (nan, nan)
+
+
+def interval_width(interval: Interval) -> float:
+    """From end to end; nan if an end is not known or infinite."""
+    low, high = interval
+    return high - low if isfinite(low) and isfinite(high) else nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ import pandas as pd
 from analysis.decide.claims import open_claims, propose_for_claim
 from analysis.decide.command import sweep_commands
 from analysis.decide.edges import Edge, find_edges, propose_longer_grid
-from analysis.decide.expected import UNKNOWN
-from analysis.decide.proposal import Proposal
+from analysis.decide.proposal import UNKNOWN, Proposal
 from analysis.papers import limit2020
 from analysis.papers.judge import Judged
 from analysis.tables.comparable_runs import AXES, group_comparable, stored_configs

@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 from simulated_verdicts import NOISES, SPREAD
 
-from analysis.decide.expected import (
+from analysis.decide.claims import (
     expected_exponent,
     expected_interval,
     fewest_seeds_by_rank,
-    interval_width,
     seeds_for_exponent,
 )
+from analysis.decide.proposal import interval_width
 from analysis.stats.contrasts import Arms, Contrasts, weigh_contrasts
 from analysis.stats.optimum import fit_optima
 from analysis.stats.replicates import Replicates
