@@ -12,7 +12,7 @@ from analysis.cli import main
 from analysis.figures import sheet
 from analysis.figures.curves import curve_points
 from analysis.figures.draw import draw_all
-from analysis.figures.points import points, reading_note
+from analysis.figures.points import points, reading_note, split_by_rule
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured
 from analysis.tables.validity import doubts
@@ -148,18 +148,6 @@ def test_the_command_writes_figures_their_frames_and_captions(runs, tmp_path, ca
     pd.testing.assert_frame_equal(drawn, expected, check_dtype=False)
 
 
-def test_rules_are_files_of_their_own_where_curves_are_drawn(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(sheet, "FORMATS", ())
-    other = with_setting(runs, lr_rule={"name": "none"}).assign(lr_rule="none")
-    other = other.assign(run_id="x" + other["run_id"])
-    both = pd.concat([runs, other], ignore_index=True)
-
-    paths = draw_all(Measured(both, simulated_curves(both, 3)), tmp_path)
-
-    names = {path.stem for path in paths}
-    assert names >= {"accuracy_per_epoch-lr_rule=linear", "accuracy_per_epoch-lr_rule=none"}
-
-
 def test_the_command_says_that_a_folder_is_empty(tmp_path, capsys):
     code = main(["figures", str(tmp_path), "--out", str(tmp_path / "out")])
 
@@ -178,6 +166,9 @@ def test_a_rule_with_another_exponent_is_another_point(runs):
     (compared,) = group_comparable(pd.concat([one, two], ignore_index=True))
 
     assert len(points(compared.runs)) == 8
+    assert [group.name for group in split_by_rule(compared)] == [
+        "lr_rule=power_exponent=0.5", "lr_rule=power_exponent=0.7",
+    ]  # fmt: skip
     assert sorted(compared.runs["lr_rule"].unique()) == ["power exponent=0.5", "power exponent=0.7"]
 
 
