@@ -16,6 +16,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 #: Methods that a run may add to.
 _MODULE_METHODS = (
     "configure_model",
+    "configure_optimizers",
     "cpu",
     "double",
     "log",

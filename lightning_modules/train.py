@@ -60,6 +60,7 @@ from lightning_modules.process.output import quieten
 from lightning_modules.process.world import check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import call_once_layers_exist, run_class
+from lightning_modules.run_trainer import PlainCounts, RunTrainer
 from sweeper.spec import config as settings
 from sweeper.spec.noise import noise_span
 from sweeper.spec.outcomes import Outcome
@@ -101,11 +102,15 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     if spec.config.reproducible:
         use_deterministic_algorithms()
     seed_everything(spec.config.seed)
-    data = build_data(spec.config.data, spec.config.module.target, spec.split.micro_batch)
+    data = build_data(spec.config.data, spec.config.module.target, spec.config.batch)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
     module = _build_module(spec, data, plan, position)
     callbacks = _build_callbacks(spec, context, plan, position, module)
     trainer = _build_trainer(spec, context, callbacks.in_order)
+    if spec.config.has_own_module:
+        trainer.show_plain_counts_to(module)
+    if isinstance(data, pl.LightningDataModule):
+        trainer.show_plain_counts_to(data)
     check_world(spec.split.world_size, trainer.world_size)
     if hasattr(data, "settle"):
         data.settle(trainer.strategy.root_device, ranks_on_node=spec.config.devices)
@@ -300,13 +305,17 @@ def _build_callbacks(
     )
 
 
-def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> pl.Trainer:
+def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> RunTrainer:
     config = spec.config
     own: dict[str, Any] = {"gradient_clip_val": config.gradient_clip}
     reproducible, ranks = bool(config.reproducible), spec.split.world_size
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
     ddp = DDP_SETTINGS if isinstance(config.comm_hook, settings.PowerSGD) else {}
-    return pl.Trainer(
+    counts = PlainCounts(
+        batch=config.batch, steps_per_epoch=spec.steps_per_epoch, steps=spec.total_steps
+    )
+    return RunTrainer(
+        counts,
         **own | config.trainer.flags,
         accelerator=config.accelerator,
         devices=config.devices,

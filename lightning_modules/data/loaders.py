@@ -72,10 +72,15 @@ def use_run_loaders(
 
     def train_dataloader(own: Callable[[], Any]) -> Any:
         loader = own()
+        if getattr(data.trainer, "is_plain", False):  # in a hook of the module
+            return loader
         if is_iterable(loader):
             return CountedBatches(loader, plan, windows)
         examples: Any = OwnExamples(loader, seed=plan.seed)
-        _check_num_examples(examples.num_train_examples, plan)
+        needed = plan.steps(0) * plan.split(0).global_batch
+        is_short_pass = examples.has_own_order and needed <= examples.num_train_examples
+        if not is_short_pass:  # a batch sampler may leave out what fills no batch
+            _check_num_examples(examples.num_train_examples, plan)
         return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
 
     def val_dataloader(own: Callable[[], Any]) -> Any:
@@ -116,10 +121,17 @@ def _lock_runs(data: pl.LightningDataModule, kind: int) -> Generator[None]:
 
 
 def _build_val_loader(own: Any, plan: RankPlan) -> Any:
-    ranks = plan.split(0).world_size
+    split = plan.split(0)
+    ranks = split.world_size
     if is_iterable(own) and ranks == 1:
         return CountedValidation(own, seed=plan.seed)
-    return ValLoader(own, seed=plan.seed, rank=plan.rank, world_size=ranks)
+    return ValLoader(
+        own,
+        seed=plan.seed,
+        rank=plan.rank,
+        world_size=ranks,
+        micro_batch=split.micro_batch,
+    )
 
 
 def _check_num_examples(num: int, plan: RankPlan) -> None:

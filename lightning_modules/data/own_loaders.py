@@ -50,6 +50,7 @@ class OwnExamples:
     Attributes:
         num_train_examples: examples of an epoch: those of the data set, or of the sampler
             [examples].
+        has_own_order: whether a sampler of the loader gives the order.
         dataset: the user's.
     """
 
@@ -57,6 +58,7 @@ class OwnExamples:
         check_loader(loader, "train_dataloader")
         self._seed, sampler = seed, _find_sampler(loader)
         self.dataset: Any = loader.dataset
+        self.has_own_order = sampler is not None
         self._own = None if sampler is None else OwnOrder(sampler, seed)
         self.num_train_examples = len(self.dataset) if self._own is None else len(self._own(0))
         self._requests = Requests()
@@ -91,7 +93,15 @@ class ValLoader:
         ValueError: if a rank would have no example.
     """
 
-    def __init__(self, loader: "DataLoader[Any]", *, seed: int, rank: int, world_size: int) -> None:
+    def __init__(
+        self,
+        loader: "DataLoader[Any]",
+        *,
+        seed: int,
+        rank: int,
+        world_size: int,
+        micro_batch: int,
+    ) -> None:
         check_loader(loader, "val_dataloader")
         source: Any = loader.dataset
         self.dataset, sampler = source, _find_sampler(loader)
@@ -104,7 +114,8 @@ class ValLoader:
                 "or more validation examples."
             )
             raise ValueError(msg)
-        at_most = loader.batch_size or int(getattr(loader.batch_sampler, "batch_size", 1))
+        own_size = loader.batch_size or int(getattr(loader.batch_sampler, "batch_size", 1))
+        at_most = min(own_size, micro_batch)
         per_rank = max(1, min(num // world_size, -(-num // (world_size * at_most))))
         parts = np.array_split(np.asarray(indices), per_rank * world_size)
         mine = parts[rank * per_rank : (rank + 1) * per_rank]

@@ -119,12 +119,6 @@ _NOT_COMPARED = Finding(
 _SEPARATE = Finding(
     holds=True, message="an example is the same whatever else is in its micro-batch"
 )
-OTHER_ORDER = Finding(
-    holds=False,
-    message="the batch sampler gives the examples in another order with another micro-batch, which "
-    "it was created with",
-    do="Create it with a number of its own, or compare only runs with the same micro_batch.",
-)
 MIXED = Finding(
     holds=False,
     message="an example depends on its neighbours in the micro-batch, so on micro_batch and "

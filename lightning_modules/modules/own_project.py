@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,18 @@ from hydra.utils import instantiate
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils.data import BatchSampler, DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from lightning_modules.data.batch_counts import item_count
 from lightning_modules.data.batches import Data
 from lightning_modules.data.counted_loaders import count_data, is_iterable
 from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.data.randomness import seed_everything
-from lightning_modules.modules.item_findings import OTHER_ORDER, check_passes
+from lightning_modules.modules.item_findings import check_passes
 from lightning_modules.modules.trial_findings import EXAMPLES, check_seeds, findings
 from lightning_modules.process.output import quieten
 from lightning_modules.run_class import call_once_layers_exist, run_class
 from sweeper.spec.config import Component, is_ours
-from sweeper.spec.guarantee_names import SEPARATE_ITEMS
 from sweeper.spec.import_path import import_callable
 from sweeper.upstream.one_lightning import unite
 from sweeper.upstream.torchs import record_seeds
@@ -40,7 +38,7 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
 
     Args:
         component: `_target_` and its arguments, which may be such groups too; as Hydra reads them.
-        more: arguments passed if the target takes them and the group does not name them.
+        more: arguments passed if the target takes them, in place of those in the group.
 
     Raises:
         ValueError: if a target cannot be imported or does not take its arguments.
@@ -48,9 +46,8 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
     group = component.group if isinstance(component, Component) else dict(component)
     target = group["_target_"]
     parameters = inspect.signature(import_callable(target, "_target_")).parameters
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    group |= {key: more[key] for key in more if key in parameters and key not in group}
-    if "num_train_examples" not in parameters and not takes_all:
+    group |= {key: more[key] for key in more if key in parameters or key in group}
+    if "num_train_examples" not in parameters:
         group.pop("num_train_examples", None)  # stated for the plan
     try:
         return instantiate(group, _convert_="all")
@@ -61,19 +58,19 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
         raise ValueError(msg) from error
 
 
-def build_data(component: Component | Mapping[str, Any], trained_by: str, micro_batch: int) -> Any:
+def build_data(component: Component | Mapping[str, Any], trained_by: str, batch: int) -> Any:
     """A data set of ours, or a user's, or a user's LightningDataModule.
 
     Args:
         component: as for `instantiate_component`.
         trained_by: the module's `_target_`; our classifier asks for a shape and classes.
-        micro_batch: passed if the target takes a batch size [examples].
+        batch: passed if the target takes a `batch_size` [examples].
 
     Raises:
         ValueError: as `instantiate_component`, or if it is something else.
     """
     _check_key(component, "data", "module", pl.LightningModule)
-    data = instantiate_component(component, batch_size=micro_batch)
+    data = instantiate_component(component, batch_size=batch)
     kind = type(data).__name__
     asked = ("input_shape", "num_classes") if is_ours(trained_by) else ()
     own = () if isinstance(data, pl.LightningDataModule) else ("num_train_examples", "set_epoch")
@@ -167,7 +164,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
             cannot be counted; or if the module has data of its own but is to be trained on ours.
     """
     seeds: list[object] = []
-    data = _set_up_data(config, seeds, 1)
+    data = _set_up_data(config, seeds)
     found: dict[str, Any] = {}
     loader: Any = None
     order = np.arange(0)
@@ -211,10 +208,6 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     found_out = findings(make, data, loader, order[:EXAMPLES].tolist(), weigh) if len(order) else {}
     if found.get("is_iterable"):
         found_out = check_passes(loader)
-    elif type(loader.batch_sampler) is not BatchSampler:
-        again = _set_up_data(config, [], 2).train_dataloader()
-        if not np.array_equal(order, OwnExamples(again, seed=0).order(0)):
-            found_out[SEPARATE_ITEMS] = asdict(OTHER_ORDER)
     layers = [*module.modules(), *latest[0].modules()]  # those of its `setup` too
     return {
         **found,
@@ -224,12 +217,12 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _set_up_data(config: Mapping[str, Any], seeds: list[object], micro_batch: int) -> Any:
+def _set_up_data(config: Mapping[str, Any], seeds: list[object]) -> Any:
     """The data, set up; what they seed as they are made is added to `seeds`."""
     seed_everything(config["seed"])
     described = {key: value for key, value in config["data"].items() if key != "about"}
     with record_seeds(seeds):
-        data = build_data(described, config["module"]["_target_"], micro_batch)
+        data = build_data(described, config["module"]["_target_"], 1)
     if isinstance(data, pl.LightningDataModule):
         quieten()
         data.trainer = pl.Trainer(accelerator="cpu", devices=1, logger=False)  # it may ask for it

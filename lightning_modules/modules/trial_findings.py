@@ -21,6 +21,7 @@ from lightning_modules.process.output import quieten
 from lightning_modules.run_class import do_nothing, run_class
 from sweeper.spec.guarantee_names import (
     ADDITIVE,
+    FIXED_RATES,
     KEYED_DRAWS,
     SEEDS_APPLY,
     SEPARATE_ITEMS,
@@ -53,7 +54,7 @@ def findings(
     for name in ("prepare_data", "setup"):
         run_class(data).wrap(name, do_nothing)
     found = check_items(loader, order[:ITEMS])
-    found |= dict.fromkeys((ADDITIVE, KEYED_DRAWS, WHOLE_CHECKPOINT), _TOO_LARGE)
+    found |= dict.fromkeys((ADDITIVE, FIXED_RATES, KEYED_DRAWS, WHOLE_CHECKPOINT), _TOO_LARGE)
     for precision in _TOLERANCE:  # a module that makes float32 tensors fails with 64-true
         module = make_module()
         if sum(p.numel() for p in module.parameters() if not is_lazy(p)) > _MOST_PARAMETERS:
@@ -61,6 +62,7 @@ def findings(
         steps = TrialSteps(loader, order, weigh, precision).run(module, data)
         found |= {
             ADDITIVE: _check_additive(steps),
+            FIXED_RATES: _check_rates(steps),
             KEYED_DRAWS: _check_draws(steps),
             WHOLE_CHECKPOINT: _check_checkpoint(steps),
         }
@@ -170,6 +172,22 @@ def _weighted_sum(factors: Sequence[float], terms: Sequence[Any]) -> Any:
     return sum(factor * term for factor, term in zip(factors, terms, strict=True))
 
 
+def _check_rates(steps: TrialSteps) -> Finding:
+    if not steps.rates or not all(steps.rates):
+        return _NO_RATES if steps.error is None else _explain_stop(steps)
+    plain, *others = steps.rates
+    if all(rates == plain for rates in others):
+        return _SAME_RATES
+    here, there = next(
+        pair for rates in others for pair in zip(plain, rates, strict=True) if pair[0] != pair[1]
+    )
+    message = (
+        f"a learning rate of {here:g} is {there:g} with other ranks or micro-batches: each layout "
+        "has another schedule"
+    )
+    return Finding(holds=False, message=message, do=_SCALE_WITH_BATCH)
+
+
 def _check_draws(steps: TrialSteps) -> Finding:
     if steps.changed is None:
         return _explain_stop(steps)
@@ -240,6 +258,14 @@ _COUNTS_PARTS = Finding(
     message="the loss of a micro-batch depends on how many there are in a step, as with a loss "
     "divided by trainer.accumulate_grad_batches: each layout has another gradient",
     do="Take the mean over examples; it is divided by their number for you.",
+)
+_SAME_RATES = Finding(
+    holds=True, message="learning rates are those of one rank without accumulation"
+)
+_NO_RATES = Finding(holds=None, message="not determined: there are no learning rates to compare")
+_SCALE_WITH_BATCH = (
+    "Make the rates from self.trainer.world_size and num_training_batches in configure_optimizers, "
+    "where they are the same on every layout; otherwise compare only runs of one layout."
 )
 _DRAWS_ANYWAY = Finding(
     holds=None,

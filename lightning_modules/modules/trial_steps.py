@@ -28,7 +28,9 @@ from lightning_modules.modules.comparisons import (
 )
 from lightning_modules.modules.own_logger import OwnLogger
 from lightning_modules.run_class import run_class
-from sweeper.upstream.lightnings import set_global_step
+from lightning_modules.run_trainer import PlainCounts, RunTrainer
+from sweeper.upstream.lightnings import configure_optimizers, set_global_step
+from sweeper.upstream.torchs import pretend_ranks
 
 WINDOW = 4  # examples of a micro-batch, which is split into halves, and into the first and the rest
 STEPS = 100  # steps per epoch that schedulers see
@@ -62,6 +64,7 @@ class TrialBatches:
 
 
 _EPOCHS = 10  # epochs that schedulers see
+_LAYOUTS = ((1, 1), (3, 1), (1, 2))  # accumulation steps, ranks
 _MANY = 1000  # micro-batches of a step whose end is not reached
 _FURTHER = 1.01  # factor on what is trained, so that averages of it would change
 _STEP = 1  # the step of all passes: what depends on `global_step` is the same on every layout
@@ -125,6 +128,8 @@ class TrialSteps(Callback):
         changed: attributes of the module that plain passes changed; None if they were not made.
         drawing_layers: layers other than dropout that may draw.
         changed_within: parameters and buffers, except BatchNorm's, that change within a step.
+        rates: learning rates of its schedulers on several layouts, shape (layouts, steps); empty
+            if it raised an error.
         error: what the module raised, which ended the passes.
         saved_by: the hook by which the module adds to checkpoints; empty if it does not.
     """
@@ -151,6 +156,7 @@ class TrialSteps(Callback):
         self.changed: list[str] | None = None
         self.drawing_layers: list[str] = []
         self.changed_within: list[str] = []
+        self.rates: list[list[float]] = []
         self.error: Exception | None = None
         self.saved_by = ""
 
@@ -182,7 +188,8 @@ class TrialSteps(Callback):
         run_class(module).wrap("log", log_in_training)
         with TemporaryDirectory() as folder:
             try:
-                trainer = pl.Trainer(
+                trainer = RunTrainer(
+                    PlainCounts(batch=WINDOW, steps_per_epoch=STEPS, steps=STEPS * _EPOCHS),
                     default_root_dir=folder,
                     accelerator="cpu",
                     devices=1,
@@ -196,9 +203,10 @@ class TrialSteps(Callback):
                     enable_progress_bar=False,
                     enable_model_summary=False,
                 )
+                trainer.show_plain_counts_to(module)
                 trainer.fit(module, datamodule=data)
             except _Done:
-                pass
+                self.rates = [_find_rates(trainer, module, *layout) for layout in _LAYOUTS]
             except Exception as error:  # noqa: BLE001  whatever a user's module raises
                 self.error = error
             else:
@@ -310,6 +318,26 @@ class TrialSteps(Callback):
         left = {planned.mode for planned in self._passes[batch_idx + 1 :]}
         if left <= ({"eval"} if not any(r.drew for r in self.mode_results("fixed")) else set()):
             raise _Done
+
+
+def _find_rates(
+    trainer: RunTrainer, module: pl.LightningModule, accumulation_steps: int, ranks: int
+) -> list[float]:
+    """The rates of a module that is configured on a layout, and its schedulers stepped."""
+    trainer.accumulate_grad_batches = accumulation_steps
+    trainer.fit_loop.max_batches = STEPS * accumulation_steps
+    rates: list[float] = []
+    try:
+        with pretend_ranks(ranks):
+            optimizers, schedulers = configure_optimizers(module)
+        for _ in range(STEPS):
+            rates += [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+            for config in schedulers:
+                if not config.reduce_on_plateau:
+                    module.lr_scheduler_step(config.scheduler, None)
+    except Exception:  # noqa: BLE001  whatever a user's module raises once more
+        return []
+    return rates
 
 
 def _split_window(first: int, size: int) -> list[range]:

@@ -9,8 +9,8 @@ from typing import Any
 from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.launch.local.readiness import count_data
-from sweeper.spec.config import Component, is_ours, run_config
-from sweeper.spec.guarantee_names import OF_MICRO_BATCHES, held
+from sweeper.spec.config import OWN_OPTIMIZER, Component, is_ours, run_config
+from sweeper.spec.guarantee_names import FIXED_RATES, OF_MICRO_BATCHES, held
 from sweeper.spec.identity import targets
 from sweeper.spec.sentences import read_model, several
 from sweeper.spec.values import Settings
@@ -102,8 +102,12 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
         return config
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
         config["bn_span"] = None
-    config["guarantees"] = held(facts, bn_span=config["bn_span"])
-    if any(facts["found"].get(name, {}).get("holds") is False for name in OF_MICRO_BATCHES):
+    found = dict(facts["found"])
+    if config["optimizer"].get("_target_") != OWN_OPTIMIZER:
+        found[FIXED_RATES] = {"holds": True}  # the run's own
+    bn_span, has_batchnorm = config["bn_span"], facts["has_batchnorm"]
+    config["guarantees"] = held(found, has_batchnorm=has_batchnorm, bn_span=bn_span)
+    if any(found.get(name, {}).get("holds") is False for name in OF_MICRO_BATCHES):
         config["loss_span"] = "micro"
     if not facts["is_automatic"]:
         _check_manual(config)

@@ -31,6 +31,9 @@ from sweeper.spec.values import (
 
 NcclAlgo = Literal["ring", "tree"]
 
+#: The target that keeps a user's optimizers.
+OWN_OPTIMIZER = "module.configure_optimizers"
+
 
 class AllReduce(Settings):
     """The mean over ranks in the gradients' own precision; `nccl_algo` None lets NCCL choose."""
@@ -298,7 +301,7 @@ class RunConfig(Incidental, Scientific):
     @property
     def keeps_own_optimizer(self) -> bool:
         """Whether the module's own optimizers are kept, and our rates are factors on theirs."""
-        return self.optimizer.target == "module.configure_optimizers"
+        return self.optimizer.target == OWN_OPTIMIZER
 
     @property
     def world_size(self) -> int:

@@ -3,10 +3,12 @@
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.core.optimizer import _init_optimizers_and_lr_schedulers
 from torch import Tensor
 
 
@@ -55,6 +57,24 @@ def set_epoch_progress(checkpoint: Mapping[str, Any], taken: int) -> None:
     """
     progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
     progress.update(ready=taken, started=taken, processed=taken, completed=taken - 1)
+
+
+def load_data_within(
+    trainer: pl.Trainer, block: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """Have Lightning make its training loader within a block: `trainer.fit_loop.setup_data`."""
+    own = trainer.fit_loop.setup_data
+
+    def setup_data() -> None:
+        with block():
+            own()
+
+    trainer.fit_loop.setup_data = setup_data
+
+
+def configure_optimizers(module: pl.LightningModule) -> tuple[list[Any], list[Any]]:
+    """A module's optimizers and configured schedulers: `_init_optimizers_and_lr_schedulers`."""
+    return _init_optimizers_and_lr_schedulers(module)
 
 
 def epoch_results(trainer: pl.Trainer) -> Iterator[tuple[str, Any]]:

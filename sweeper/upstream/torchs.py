@@ -2,11 +2,13 @@
 
 # pyright: reportPrivateUsage=false
 
+import os
 import random
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -47,6 +49,21 @@ def is_in_backward() -> bool:
 def lazy_target(layer: nn.Module) -> type[nn.Module] | None:
     """What a lazy layer becomes with its first batch: `LazyModuleMixin.cls_to_become`."""
     return getattr(layer, "cls_to_become", None)
+
+
+@contextmanager
+def pretend_ranks(ranks: int) -> Generator[None]:
+    """Have code that asks for the number of ranks get this one, where there is a single process.
+
+    `torch.distributed.is_initialized`, `get_world_size` and `get_rank` are replaced.
+    """
+    names = {
+        "is_initialized": lambda: ranks > 1,
+        "get_world_size": lambda group=None: ranks,
+        "get_rank": lambda group=None: 0,
+    }
+    with patch.multiple(torch.distributed, **names), patch.dict(os.environ, WORLD_SIZE=str(ranks)):
+        yield
 
 
 def ignore_buffers(module: nn.Module, buffers: Iterable[Tensor]) -> None:

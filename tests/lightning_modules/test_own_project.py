@@ -204,19 +204,12 @@ def test_what_holds_for_a_module_on_data_of_ours_is_found_out_too(grid, is_contr
     assert all(found[name]["holds"] for name in ("keyed items", "separate items", "keyed draws"))
 
 
-@pytest.mark.parametrize(("settings", "holds"), [({}, False), ({"group": 4}, True)])
-def test_an_order_that_follows_the_micro_batch_is_found_out(settings, holds):
-    project = {
-        "module": {"_target_": "strangers.Module"},
-        "data": {"_target_": "late_strangers.GroupedDataModule", **settings},
-        "seed": 0,
-    }
+def test_an_order_by_the_batch_size_is_the_same_on_every_layout(run_words):
+    words = [*IN_PROCESS, "data._target_=late_strangers.GroupedDataModule"]
+    whole, parts = run_words(*words, name="1"), run_words(*words, "micro_batch=4", name="8")
 
-    found = facts(project)["found"]
-
-    assert found["separate items"]["holds"] is holds
-    message = found["separate items"]["message"]
-    assert ("in another order with another micro-batch" in message) != holds
+    name = "val/mse/dataloader_idx_0"
+    assert curve(parts, name) == pytest.approx(curve(whole, name), rel=1e-9)
 
 
 OURS = "lightning_modules.modules.classifier.Classifier"
