@@ -187,30 +187,32 @@ class TrialSteps(Callback):
 
         run_class(module).wrap("log", log_in_training)
         with TemporaryDirectory() as folder:
+            trainer = RunTrainer(
+                PlainCounts(batch=WINDOW, steps_per_epoch=STEPS, steps=STEPS * _EPOCHS),
+                default_root_dir=folder,
+                accelerator="cpu",
+                devices=1,
+                precision=self.precision,
+                max_epochs=_EPOCHS,
+                limit_val_batches=0,
+                num_sanity_val_steps=0,
+                callbacks=[self],
+                logger=OwnLogger(Path(folder)),
+                enable_checkpointing=False,
+                enable_progress_bar=False,
+                enable_model_summary=False,
+            )
             try:
-                trainer = RunTrainer(
-                    PlainCounts(batch=WINDOW, steps_per_epoch=STEPS, steps=STEPS * _EPOCHS),
-                    default_root_dir=folder,
-                    accelerator="cpu",
-                    devices=1,
-                    precision=self.precision,
-                    max_epochs=_EPOCHS,
-                    limit_val_batches=0,
-                    num_sanity_val_steps=0,
-                    callbacks=[self],
-                    logger=OwnLogger(Path(folder)),
-                    enable_checkpointing=False,
-                    enable_progress_bar=False,
-                    enable_model_summary=False,
-                )
                 trainer.show_plain_counts_to(module)
                 trainer.fit(module, datamodule=data)
             except _Done:
-                self.rates = [_find_rates(trainer, module, *layout) for layout in _LAYOUTS]
+                pass
             except Exception as error:  # noqa: BLE001  whatever a user's module raises
                 self.error = error
             else:
                 self.error = RuntimeError("the module ended the epoch early")
+            if any(result.is_made for result in self._results):
+                self.rates = [_find_rates(trainer, module, *layout) for layout in _LAYOUTS]
         return self
 
     def mode_results(self, mode: str) -> list[Result]:

@@ -186,6 +186,7 @@ def test_what_a_plan_must_know_is_found_out():
     assert found == {"num_train_examples": 96, "has_batchnorm": False, "is_automatic": True}
     assert holds == {
         "additive loss", "keyed items", "separate items", "keyed draws", "seeds apply",
+        "fixed rates",
     }  # fmt: skip
     assert not facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]
     ours = {"_target_": "lightning_modules.modules.classifier.Classifier"}

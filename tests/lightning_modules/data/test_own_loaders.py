@@ -137,7 +137,7 @@ def test_each_validation_example_is_seen_once_in_as_many_batches_on_every_rank(n
     loader = DataLoader(Drawing(num), batch_size=4)
 
     ranks = [
-        list(ValLoader(loader, seed=0, rank=rank, world_size=world_size))
+        list(ValLoader(loader, seed=0, rank=rank, world_size=world_size, micro_batch=64))
         for rank in range(world_size)
     ]
 
@@ -151,7 +151,7 @@ def test_more_ranks_than_validation_examples_are_refused():
     with pytest.raises(
         ValueError, match="at least one example per rank; got 2 examples for 3 ranks"
     ):
-        ValLoader(DataLoader(Drawing(2)), seed=0, rank=0, world_size=3)
+        ValLoader(DataLoader(Drawing(2)), seed=0, rank=0, world_size=3, micro_batch=64)
 
 
 def test_what_is_no_loader_is_refused():
@@ -170,7 +170,7 @@ def test_a_loader_that_changes_its_batches_is_refused():
 
     sentence = r"val_dataloader must return a DataLoader whose batches are .* got Doubled, whose"
     with pytest.raises(ValueError, match=sentence):
-        ValLoader(Doubled(Drawing()), seed=0, rank=0, world_size=1)
+        ValLoader(Doubled(Drawing()), seed=0, rank=0, world_size=1, micro_batch=64)
 
 
 def test_the_sampler_within_a_batch_sampler_gives_the_order():

@@ -22,6 +22,7 @@ from lightning_modules.modules.trial_findings import check_seeds, findings
 from sweeper.upstream.torchs import record_seeds
 
 ALL = {
+    "fixed rates": True,
     "keyed items": True, "separate items": True, "additive loss": True, "keyed draws": True,
     "whole checkpoint": True,
 }  # fmt: skip
@@ -534,6 +535,7 @@ def test_a_module_that_raises_is_told_with_its_words():
 
     assert held(found) == {
         **ALL, "additive loss": None, "keyed draws": None, "whole checkpoint": None,
+        "fixed rates": None,
     }  # fmt: skip
     assert found["additive loss"]["message"].startswith(
         "not determined: a training step on a CPU raised RuntimeError: no such kernel, in "

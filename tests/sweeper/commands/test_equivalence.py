@@ -169,7 +169,7 @@ def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_ho
     words = ["module=own", "module._target_=a.B", "data=own", "data._target_=a.C", "batch=32"]
     more = ["+data.num_train_examples=64", "metric=loss", "metric_mode=min"]
     (own,) = grid(*words, *more)
-    held = ["keyed items", "separate items", "fixed batchnorm"]
+    held = ["keyed items", "separate items", "fixed batchnorm", "fixed rates"]
 
     assert find_reasons(run_spec({**own, "guarantees": held})) == [
         "Not confirmed for B: additive loss. Unless the loss is a mean over examples, each "
