@@ -33,6 +33,24 @@ class Reach:
 NAMES = (
     Reach(
         library="Lightning",
+        name="pytorch_lightning.core.optimizer:_init_optimizers_and_lr_schedulers",
+        used_in="sweeper/upstream/lightnings.py",
+        why="the rates of a module are compared on several layouts, without training",
+    ),
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning.loops.fit_loop:_FitLoop.setup_data",
+        used_in="sweeper/upstream/lightnings.py",
+        why="a module may ask for the number of steps while it sees the counts of a plain Trainer",
+    ),
+    Reach(
+        library="torch",
+        name="torch.distributed:get_world_size",
+        used_in="sweeper/upstream/torchs.py",
+        why="whether a module makes its rates from the number of processes",
+    ),
+    Reach(
+        library="Lightning",
         name="pytorch_lightning.loops.training_epoch_loop:_TrainingEpochLoop._broadcast_sigterm_tensor",
         used_in="sweeper/upstream/lightnings.py",
         why="ranks exchange it before every micro-batch; the launcher handles SIGTERM instead",
@@ -180,24 +198,6 @@ ATTRIBUTES = (
         name="pytorch_lightning.trainer.connectors.logger_connector.result:_ResultMetric.has_reset",
         used_in="sweeper/upstream/lightnings.py",
         why="a value that was reset is no value of this epoch",
-    ),
-    Reach(
-        library="Lightning",
-        name="pytorch_lightning.core.optimizer:_init_optimizers_and_lr_schedulers",
-        used_in="sweeper/upstream/lightnings.py",
-        why="the rates of a module are compared on several layouts, without training",
-    ),
-    Reach(
-        library="Lightning",
-        name="pytorch_lightning.loops.fit_loop:_FitLoop.setup_data",
-        used_in="sweeper/upstream/lightnings.py",
-        why="a module may ask for the number of steps while it sees the counts of a plain Trainer",
-    ),
-    Reach(
-        library="torch",
-        name="torch.distributed:get_world_size",
-        used_in="sweeper/upstream/torchs.py",
-        why="whether a module makes its rates from the number of processes",
     ),
     Reach(
         library="Lightning",
