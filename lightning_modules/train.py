@@ -107,12 +107,12 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     module = _build_module(spec, data, plan, position)
     callbacks = _build_callbacks(spec, context, plan, position, module)
     trainer = _build_trainer(spec, context, callbacks.in_order)
+    check_world(spec.split.world_size, trainer.world_size)
     if spec.config.has_own_module:
         trainer.show_plain_counts_to(module)
     if isinstance(data, pl.LightningDataModule):
         trainer.show_plain_counts_to(data)
-    check_world(spec.split.world_size, trainer.world_size)
-    if hasattr(data, "settle"):
+    elif hasattr(data, "settle"):
         data.settle(trainer.strategy.root_device, ranks_on_node=spec.config.devices)
     loaders = run_loaders(
         data,

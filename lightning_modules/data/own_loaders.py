@@ -2,15 +2,18 @@
 
 The user's loader supplies the data set, the collate function and the worker settings; the plan
 decides which examples a micro-batch has. The random draws of an example are keyed by (seed, epoch,
-index): torch's, Python's and NumPy's generators are seeded before `dataset[index]`, in whichever
-process makes it; their state afterwards has no meaning.
+index, how often the index came before): torch's, Python's and NumPy's generators are seeded before
+`dataset[index]`, in whichever process makes it; their state afterwards has no meaning. A sampler
+may give keys other than numbers, such as pairs or slices; their index is their place in the pass.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from numbers import Integral
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +40,53 @@ from lightning_modules.data.randomness import (
 from sweeper.spec.sentences import several
 from sweeper.upstream.torchs import set_worker_dataset
 
-_Key = tuple[int, int]  # epoch, index in the data set
-_COLLATE = 1  # appended to the key of a batch's first example: draws of the collate function
+_COLLATE = 1  # appended to the words of a batch's first example: draws of the collate function
+
+
+class Request(NamedTuple):
+    """An example to be loaded.
+
+    Attributes:
+        words: seed its draws: epoch, index and, if the index came before in the epoch, 1 more than
+            how often.
+        key: of the example in the data set.
+    """
+
+    words: tuple[int, ...]
+    key: Any
+
+
+class Pass:
+    """The examples of a pass over a data set, by their places in it.
+
+    Args:
+        epoch: 0-based, or that of validation.
+        keys: of the data set, in order; a number may come again.
+    """
+
+    def __init__(self, epoch: int, keys: Sequence[Any]) -> None:
+        self._epoch, self._keys = epoch, keys
+        self._times: list[int] | None = None  # how often each came before
+        if not isinstance(keys, range | np.ndarray):  # which have each index once
+            seen: Counter[int] = Counter()
+            self._times = []
+            for place in range(len(keys)):
+                index = self._index(place)
+                self._times.append(seen[index])
+                seen[index] += 1
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def _index(self, place: int) -> int:
+        key = self._keys[place]
+        return int(key) if isinstance(key, Integral) else place
+
+    def request(self, place: int) -> Request:
+        """The example at a place."""
+        index, times = self._index(place), self._times[place] if self._times else 0
+        key = index if isinstance(self._keys, np.ndarray) else self._keys[place]
+        return Request((self._epoch, index, times + 1) if times else (self._epoch, index), key)
 
 
 class OwnExamples:
@@ -56,29 +104,38 @@ class OwnExamples:
 
     def __init__(self, loader: "DataLoader[Any]", *, seed: int) -> None:
         check_loader(loader, "train_dataloader")
-        self._seed, sampler = seed, _find_sampler(loader)
+        self._seed, (sampler, _) = seed, _find_sampler(loader)
         self.dataset: Any = loader.dataset
         self.has_own_order = sampler is not None
-        self._own = None if sampler is None else OwnOrder(sampler, seed)
+        self._own = None if sampler is None else OwnOrder(loader, seed)
         self.num_train_examples = len(self.dataset) if self._own is None else len(self._own(0))
         self._requests = Requests()
         self._loader = rebuild_loader(loader, self._requests, seed=seed)
-        self._epoch = 0
+        self._pass = Pass(0, range(0))
 
     def set_epoch(self, seed: int, epoch: int) -> None:
         """Make the order of a 0-based epoch."""
         del seed
-        self._epoch = epoch
+        self._pass = self.examples(epoch)
+
+    def examples(self, epoch: int) -> Pass:
+        """The pass of an epoch."""
+        if self._own is None:
+            keys: Any = epoch_order(self._seed, epoch, self.num_train_examples)
+        else:
+            keys = self._own(epoch)
+        return Pass(epoch, keys)
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Indices in the data set, in the order of an epoch, shape (num_train_examples,)."""
-        if self._own is None:
-            return epoch_order(self._seed, epoch, self.num_train_examples)
-        return self._own(epoch)
+        """Places in the pass of an epoch, shape (num_train_examples,)."""
+        del epoch
+        return np.arange(len(self._pass))
 
     def train_stream(self, asked: Iterable[Tensor]) -> Iterator[Any]:
-        """A micro-batch for each tensor of indices, made by the user's collate function."""
-        self._requests.pending = ([(self._epoch, i) for i in part.tolist()] for part in asked)
+        """A micro-batch for each tensor of places, made by the user's collate function."""
+        self._requests.pending = (
+            [self._pass.request(place) for place in part.tolist()] for part in asked
+        )
         yield from self._loader
 
 
@@ -104,9 +161,9 @@ class ValLoader:
     ) -> None:
         check_loader(loader, "val_dataloader")
         source: Any = loader.dataset
-        self.dataset, sampler = source, _find_sampler(loader)
-        indices = range(len(source)) if sampler is None else OwnOrder(sampler, seed)(0)
-        num = len(indices)
+        self.dataset, (sampler, _) = source, _find_sampler(loader)
+        keys = range(len(source)) if sampler is None else OwnOrder(loader, seed)(0)
+        num = len(keys)
         if num < world_size:
             msg = (
                 "a validation set must have at least one example per rank; got "
@@ -117,10 +174,11 @@ class ValLoader:
         own_size = loader.batch_size or int(getattr(loader.batch_sampler, "batch_size", 1))
         at_most = min(own_size, micro_batch)
         per_rank = max(1, min(num // world_size, -(-num // (world_size * at_most))))
-        parts = np.array_split(np.asarray(indices), per_rank * world_size)
+        parts = np.array_split(np.arange(num), per_rank * world_size)
         mine = parts[rank * per_rank : (rank + 1) * per_rank]
         self._requests = Requests()
-        self._batches = [[(VALIDATION, int(i)) for i in part] for part in mine]
+        examples = Pass(VALIDATION, keys)
+        self._batches = [[examples.request(int(i)) for i in part] for part in mine]
         self.sizes = [len(part) for part in mine]
         self._loader = rebuild_loader(loader, self._requests, seed=seed)
 
@@ -138,14 +196,14 @@ class ValLoader:
 
 
 def rebuild_loader(
-    loader: "DataLoader[Any]", batches: "Iterable[list[_Key]]", *, seed: int
+    loader: "DataLoader[Any]", batches: Iterable[list[Request]], *, seed: int
 ) -> "DataLoader[Any]":
     """A loader with the same data set, collate function and workers, and other batches."""
     settings = process_settings(loader)
     if loader.num_workers:
         settings["worker_init_fn"] = partial(_begin_worker, loader.worker_init_fn)
     return DataLoader(
-        _Keyed(loader.dataset, loader.collate_fn, seed),
+        _Keyed(loader, loader.dataset, seed),
         batch_sampler=batches,  # pyright: ignore[reportArgumentType]
         collate_fn=collate_nothing,
         generator=torch.Generator(),  # else torch draws from the default generator at each epoch
@@ -161,9 +219,16 @@ def _begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
         then(worker_id)
 
 
-def make_batch(dataset: Any, collate: Callable[[Any], Any], keys: Sequence[_Key]) -> Any:
-    """The batch of these (epoch, index) keys, as a loader with seed 0 makes it, in this process."""
-    return _Keyed(dataset, collate, 0).__getitems__(keys)
+def make_batch(
+    loader: "DataLoader[Any]", requests: Sequence[Request], *, dataset: Any = None
+) -> Any:
+    """A batch as a loader with seed 0 makes it in this process, of its data set or of another."""
+    return _Keyed(loader, loader.dataset if dataset is None else dataset, 0).__getitems__(requests)
+
+
+def load_example(loader: "DataLoader[Any]", request: Request) -> Any:
+    """An example before it is collated, as a loader with seed 0 loads it in this process."""
+    return _Keyed(loader, loader.dataset, 0)[request]
 
 
 def process_settings(loader: "DataLoader[Any]") -> dict[str, Any]:
@@ -205,10 +270,11 @@ def check_loader(loader: Any, made_by: str, *, may_iterate: bool = False) -> Non
                 "collate_fn, in the data set, or in the hook on_after_batch_transfer."
             )
             raise ValueError(msg)
-    if loader.batch_sampler is None:
+    if loader.batch_sampler is None and not _fetches_batches(loader):
         msg = (
             f"{made_by} must batch its examples, so that they can be counted; got a DataLoader "
-            "with batch_size=None. Give it batch_size=1; the run's micro_batch replaces it."
+            f"with batch_size=None and the sampler {type(loader.sampler).__name__}. Give it "
+            "batch_size=1, which the run replaces, or a torch.utils.data.BatchSampler as sampler."
         )
         raise ValueError(msg)
     if not may_iterate and isinstance(loader.dataset, IterableDataset):
@@ -220,21 +286,28 @@ def check_loader(loader: Any, made_by: str, *, may_iterate: bool = False) -> Non
 
 
 class _Keyed(Dataset[Any]):
-    """Batches of a data set, with the draws of each example seeded by its key."""
+    """Batches of a loader's data set, with the draws of each example seeded by its words."""
 
-    def __init__(self, dataset: Any, collate: Callable[[Any], Any], seed: int) -> None:
-        self.own, self._collate, self._seed = dataset, collate, seed
+    def __init__(self, loader: "DataLoader[Any]", dataset: Any, seed: int) -> None:
+        self.own, self._collate, self._seed = dataset, loader.collate_fn, seed
+        self._fetches_batches = _fetches_batches(loader)
 
-    def __getitems__(self, keys: Sequence[_Key]) -> Any:
-        examples: list[Any] = []
-        for epoch, index in keys:
-            seed_generators(self._seed, epoch, index)
-            examples.append(self.own[index])
-        seed_generators(self._seed, *keys[0], _COLLATE)
+    def __getitems__(self, requests: Sequence[Request]) -> Any:
+        if self._fetches_batches:
+            seed_generators(self._seed, *requests[0].words)
+            return self._collate(self.own[[request.key for request in requests]])
+        examples = [self[request] for request in requests]
+        seed_generators(self._seed, *requests[0].words, _COLLATE)
         return self._collate(examples)
 
-    def __getitem__(self, index: int) -> Any:
-        return self.own[index]
+    def __getitem__(self, request: Request) -> Any:
+        seed_generators(self._seed, *request.words)
+        return self.own[[request.key] if self._fetches_batches else request.key]
+
+
+def _fetches_batches(loader: "DataLoader[Any]") -> bool:
+    """Whether a loader asks its data set for several examples at once, by a list of keys."""
+    return loader.batch_sampler is None and isinstance(loader.sampler, BatchSampler)
 
 
 def collate_nothing(batch: Any) -> Any:
@@ -242,15 +315,20 @@ def collate_nothing(batch: Any) -> Any:
     return batch
 
 
-def _find_sampler(loader: "DataLoader[Any]") -> Any:
-    """The sampler that orders a loader's examples; None if the run's permutation does."""
-    if type(loader.batch_sampler) is not BatchSampler:
-        return loader.batch_sampler
-    sampler: Any = loader.batch_sampler.sampler  # loader.sampler is another if this was given
+def _find_sampler(loader: "DataLoader[Any]") -> tuple[Any, bool]:
+    """The sampler that orders a loader's examples, and whether it gives batches of them.
+
+    None if the run's permutation orders them.
+    """
+    batches: Any = loader.sampler if _fetches_batches(loader) else loader.batch_sampler
+    if type(batches) is not BatchSampler:
+        return batches, True
+    sampler: Any = batches.sampler  # loader.sampler is another if batch_sampler was given
     if isinstance(sampler, DistributedSampler):
-        return None
+        return None, False
     is_permutation = type(sampler) is RandomSampler and not sampler.replacement
-    return None if is_permutation and sampler.num_samples == len(loader.dataset) else sampler  # type: ignore[arg-type]
+    is_whole = is_permutation and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
+    return None if is_whole else sampler, False
 
 
 _INSIDE = ("sampler", "batch_sampler")  # attributes for the sampler that a sampler wraps
@@ -264,12 +342,13 @@ class OwnOrder:
     epochs are made too, except for torch's samplers, which do not count.
     """
 
-    def __init__(self, sampler: Any, seed: int) -> None:
+    def __init__(self, loader: "DataLoader[Any]", seed: int) -> None:
+        sampler, self._gives_batches = _find_sampler(loader)
         self._parts, self._seed = list(_find_samplers(sampler)), seed
-        self._passes, self._order = 0, np.empty(0, np.int64)
+        self._passes, self._order = 0, list[Any]()
 
-    def __call__(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Indices in the data set, in the order of a 0-based epoch."""
+    def __call__(self, epoch: int) -> list[Any]:
+        """Keys of the data set, in the order of a 0-based epoch."""
         if all(type(part).__module__.startswith("torch.") for part in self._parts):
             return self._pass(epoch)
         assert epoch >= self._passes - 1, "an epoch cannot be repeated once the next has begun"
@@ -277,16 +356,15 @@ class OwnOrder:
             self._order, self._passes = self._pass(self._passes), self._passes + 1
         return self._order
 
-    def _pass(self, epoch: int) -> npt.NDArray[np.int64]:
+    def _pass(self, epoch: int) -> list[Any]:
         with keep_generators():
             seed_generators(self._seed, epoch)
             for part in self._parts:
                 _seed_generators(part, draw_stream(self._seed, epoch))
                 if hasattr(part, "set_epoch"):
                     part.set_epoch(epoch)
-            items = list(self._parts[0])  # batches, of a batch sampler
-            batches = [item if isinstance(item, Iterable) else [int(item)] for item in items]
-            return np.fromiter(chain.from_iterable(batches), np.int64)
+            given = list(self._parts[0])
+            return list(chain.from_iterable(given)) if self._gives_batches else given
 
 
 def _find_samplers(sampler: Any) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from lightning_modules.data.own_loaders import make_batch
+from lightning_modules.data.own_loaders import Request, load_example, make_batch
 from lightning_modules.data.randomness import generator_states, keep_generators, seed_generators
 from lightning_modules.modules.comparisons import fingerprint, is_same_example
 from sweeper.spec.guarantee_names import KEYED_ITEMS, SEPARATE_ITEMS
@@ -30,17 +30,17 @@ class Finding:
     do: str = ""
 
 
-def check_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Finding]:
+def check_items(loader: "DataLoader[Any]", examples: Sequence[Request]) -> dict[str, Finding]:
     """Whether items are keyed and separate, by the guarantees' names."""
 
-    def fetch(index: int) -> tuple[bytes | None, bool]:
-        seed_generators(0, 0, index)
+    def fetch(example: Request) -> tuple[bytes | None, bool]:
+        seed_generators(0, *example.words)
         before = generator_states()
-        return fingerprint(loader.dataset[index]), generator_states() != before
+        return fingerprint(load_example(loader, example)), generator_states() != before
 
     try:
         with keep_generators():
-            twice = [[fetch(index) for index in order] for _ in range(2)]
+            twice = [[fetch(example) for example in examples] for _ in range(2)]
         (first, drew), (second, drew_again) = (zip(*asked, strict=True) for asked in twice)
         if None in first:
             nothing = Finding(holds=None, message="not determined: the items cannot be compared")
@@ -48,14 +48,13 @@ def check_items(loader: "DataLoader[Any]", order: Sequence[int]) -> dict[str, Fi
         if first != second:
             return {KEYED_ITEMS: _OWN_GENERATORS, SEPARATE_ITEMS: _ITEMS_DIFFER}
         keyed = _KEPT if all(drew) and not any(drew_again) else _KEYED
-        keys = [(0, index) for index in order]
-        many = make_batch(loader.dataset, loader.collate_fn, keys)
-        alone = [make_batch(loader.dataset, loader.collate_fn, [key]) for key in keys]
+        many = make_batch(loader, examples)
+        alone = [make_batch(loader, [example]) for example in examples]
     except Exception as error:  # noqa: BLE001  whatever the user's data set raises
         return dict.fromkeys(
             (KEYED_ITEMS, SEPARATE_ITEMS), error_finding("loading an example", error)
         )
-    same = {is_same_example(many, own, i, len(order)) for i, own in enumerate(alone)}
+    same = {is_same_example(many, own, i, len(examples)) for i, own in enumerate(alone)}
     separate = _NOT_COMPARED if None in same else MIXED if False in same else _SEPARATE
     return {KEYED_ITEMS: keyed, SEPARATE_ITEMS: separate}
 

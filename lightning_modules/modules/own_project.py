@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from lightning_modules.data.batch_counts import item_count
 from lightning_modules.data.batches import Data
 from lightning_modules.data.counted_loaders import count_data, is_iterable
-from lightning_modules.data.own_loaders import OwnExamples
+from lightning_modules.data.own_loaders import OwnExamples, Pass
 from lightning_modules.data.randomness import seed_everything
 from lightning_modules.modules.item_findings import check_passes
 from lightning_modules.modules.trial_findings import EXAMPLES, check_seeds, findings
@@ -167,7 +167,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     data = _set_up_data(config, seeds)
     found: dict[str, Any] = {}
     loader: Any = None
-    order = np.arange(0)
+    examples = Pass(0, range(0))
     weigh = item_count(config["loss_items"]) if config.get("loss_items") else None
     if not isinstance(data, pl.LightningDataModule):
         found["num_train_examples"] = data.num_train_examples
@@ -178,8 +178,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
             num = count_data(loader) if stated is None else stated
             found = {"num_train_examples": num, "is_iterable": True}
         else:
-            examples = OwnExamples(loader, seed=0)
-            found, order = {"num_train_examples": examples.num_train_examples}, examples.order(0)
+            examples = OwnExamples(loader, seed=0).examples(0)
+            found["num_train_examples"] = len(examples)
         if weigh is not None:
             weigh(next(iter(loader)))
     if is_ours(config["module"]["_target_"]):
@@ -203,9 +203,10 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
                 "LightningDataModule, and name that with data._target_=."
             )
             raise ValueError(msg)
-        loader, order = DataLoader(Items(data)), np.arange(EXAMPLES)
+        loader, examples = DataLoader(Items(data)), Pass(0, range(data.num_train_examples))
         data = pl.LightningDataModule()
-    found_out = findings(make, data, loader, order[:EXAMPLES].tolist(), weigh) if len(order) else {}
+    first = [examples.request(place) for place in range(min(EXAMPLES, len(examples)))]
+    found_out = findings(make, data, loader, first, weigh) if first else {}
     if found.get("is_iterable"):
         found_out = check_passes(loader)
     layers = [*module.modules(), *latest[0].modules()]  # those of its `setup` too

@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
+from lightning_modules.data.own_loaders import Request
 from lightning_modules.modules.item_findings import (
     ITEMS,
     Finding,
@@ -38,7 +39,7 @@ def findings(
     make_module: Callable[[], pl.LightningModule],
     data: pl.LightningDataModule,
     loader: "DataLoader[Any]",
-    order: Sequence[int],
+    examples: Sequence[Request],
     weigh: Callable[[Any], float] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """What holds for a user's project, by the names in `sweeper/spec/guarantee_names.py`.
@@ -47,19 +48,19 @@ def findings(
         make_module: the module, with the same weights each time.
         data: set up; its loaders are replaced.
         loader: of its training examples.
-        order: indices of a few of them.
+        examples: a few of them.
         weigh: counts what the loss of a batch is a mean over; None for its examples.
     """
     quieten()
     for name in ("prepare_data", "setup"):
         run_class(data).wrap(name, do_nothing)
-    found = check_items(loader, order[:ITEMS])
+    found = check_items(loader, examples[:ITEMS])
     found |= dict.fromkeys((ADDITIVE, FIXED_RATES, KEYED_DRAWS, WHOLE_CHECKPOINT), _TOO_LARGE)
     for precision in _TOLERANCE:  # a module that makes float32 tensors fails with 64-true
         module = make_module()
         if sum(p.numel() for p in module.parameters() if not is_lazy(p)) > _MOST_PARAMETERS:
             break
-        steps = TrialSteps(loader, order, weigh, precision).run(module, data)
+        steps = TrialSteps(loader, examples, weigh, precision).run(module, data)
         found |= {
             ADDITIVE: _check_additive(steps),
             FIXED_RATES: _check_rates(steps),

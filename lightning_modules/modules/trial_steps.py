@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torchmetrics import Metric
 from torchvision.ops import StochasticDepth
 
-from lightning_modules.data.own_loaders import make_batch
+from lightning_modules.data.own_loaders import Request, make_batch
 from lightning_modules.data.randomness import generator_states, seed_generators
 from lightning_modules.layers.keyed_dropout import drawing_layers, key_dropout
 from lightning_modules.layers.position import StepPosition
@@ -41,12 +41,12 @@ class Once:
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._seen: dict[int, Any] = {}
+        self._seen: dict[str, Any] = {}
 
-    def __getitem__(self, index: int) -> Any:
-        if index not in self._seen:
-            self._seen[index] = self._dataset[index]
-        return deepcopy(self._seen[index])  # collate functions may change what they are given
+    def __getitem__(self, key: Any) -> Any:
+        if repr(key) not in self._seen:
+            self._seen[repr(key)] = self._dataset[key]
+        return deepcopy(self._seen[repr(key)])  # collate functions may change what they are given
 
 
 class TrialBatches:
@@ -82,7 +82,7 @@ _SAVING = {
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A training step on the examples at these places of the order.
+    """A training step on the examples at these places of the pass.
 
     `mode`: `fixed` has the layers that the run replaces in evaluation; `plain` changes nothing, and
     is made twice, as what each pass makes again is not lost; `within` is a `fixed` pass within a
@@ -120,7 +120,7 @@ class TrialSteps(Callback):
 
     Args:
         loader: of the training examples.
-        order: indices of a few of them.
+        examples: a few of them.
         weigh: counts what the loss of a batch is a mean over; None for its examples.
         precision: of the Trainer.
 
@@ -137,11 +137,11 @@ class TrialSteps(Callback):
     def __init__(
         self,
         loader: "DataLoader[Any]",
-        order: Sequence[int],
+        examples: Sequence[Request],
         weigh: Callable[[Any], float] | None,
         precision: Any,
     ) -> None:
-        self._loader, self._order, self._weigh = loader, order, weigh
+        self._loader, self._examples, self._weigh = loader, examples, weigh
         self._items = Once(loader.dataset)
         self.precision = precision
         self._passes: list[Pass] = []
@@ -162,9 +162,9 @@ class TrialSteps(Callback):
 
     def run(self, module: pl.LightningModule, data: pl.LightningDataModule) -> "TrialSteps":
         """Make the passes, until the module raises an error, if it does."""
-        size = min(WINDOW, len(self._order))
+        size = min(WINDOW, len(self._examples))
         is_accumulated = module.automatic_optimization and size > 1
-        firsts = range(0, len(self._order) - size + 1, size) if is_accumulated else ()
+        firsts = range(0, len(self._examples) - size + 1, size) if is_accumulated else ()
         self._passes = [
             *(Pass(part, "fixed") for first in firsts for part in _split_window(first, size)),
             *(Pass(range(size), mode) for mode in ("within", "middle") if is_accumulated),
@@ -226,9 +226,9 @@ class TrialSteps(Callback):
 
     def _make_batches(self) -> Iterator[Any]:
         for planned in self._passes:
-            keys = [(0, self._order[place]) for place in planned.places]
-            batch = make_batch(self._items, self._loader.collate_fn, keys)
-            weight = len(keys) if self._weigh is None else self._weigh(batch)
+            examples = [self._examples[place] for place in planned.places]
+            batch = make_batch(self._loader, examples, dataset=self._items)
+            weight = len(examples) if self._weigh is None else self._weigh(batch)
             self._fetched = Result(weight=weight)
             seed_generators(0)
             self._drawn_from = generator_states()  # before the transfer's hooks, which may draw

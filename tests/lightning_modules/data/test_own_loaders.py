@@ -10,7 +10,9 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
+    RandomSampler,
     Sampler,
+    SequentialSampler,
     SubsetRandomSampler,
     WeightedRandomSampler,
     get_worker_info,
@@ -62,6 +64,10 @@ def stream(loader, micro_batch, epoch=0, seed=3):
     return torch.cat([b["index"] for b in batches]), torch.cat([b["draws"] for b in batches])
 
 
+def keys_of(examples):
+    return [examples.request(place).key for place in range(len(examples))]
+
+
 def test_every_example_comes_once_an_epoch_in_another_order():
     loader = DataLoader(Drawing(), batch_size=5, shuffle=True, drop_last=True)
 
@@ -87,7 +93,9 @@ def test_draws_belong_to_the_example_whatever_the_micro_batch(num_workers):
 def test_a_loading_process_finds_the_users_data_set():
     loader = DataLoader(Opened(), shuffle=True, num_workers=2, worker_init_fn=open_own)
 
-    batches = [*OwnExamples(loader, seed=0).train_stream(iter(torch.arange(12).split(3)))]
+    data = OwnExamples(loader, seed=0)
+    data.set_epoch(0, 0)
+    batches = [*data.train_stream(iter(torch.arange(12).split(3)))]
 
     assert {int(n) for batch in batches for n in batch["opened"]} == {0, 1}
     assert {int(n) for batch in batches for n in batch["of"]} == {12}
@@ -125,6 +133,72 @@ def test_a_sampler_of_ones_own_gives_the_examples(sampler):
     assert torch.equal(index, stream(loader, 3)[0])
 
 
+class Scaled(Drawing):
+    """Its keys are pairs, or a pair of slices as geographic samplers give."""
+
+    def __getitem__(self, key):
+        index, scale = key
+        if isinstance(index, slice):
+            index, scale = index.start, scale.stop
+        return super().__getitem__(index) | {"scale": scale}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [(index, scale) for index in range(6) for scale in (1, 2)],
+        [(slice(index, index + 1), slice(0, scale)) for index in range(6) for scale in (1, 2)],
+    ],
+)
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_keys_of_a_sampler_may_be_anything(keys, in_batches):
+    given = {"batch_sampler": [keys[:5], keys[5:]]} if in_batches else {"sampler": keys}
+    loader = DataLoader(Scaled(), **given)
+
+    index, draws = stream(loader, 4)
+
+    assert index.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert torch.equal(draws, stream(loader, 3)[1])
+    assert len(draws.unique(dim=0)) == 12
+
+
+def test_an_example_that_comes_again_has_other_draws():
+    """As with repeated augmentation; also where two batches begin with the same example."""
+    loader = DataLoader(Drawing(), sampler=[3, 3, 4, 3, 4, 4])
+
+    index, draws = stream(loader, 3)
+
+    assert index.tolist() == [3, 3, 4, 3, 4, 4]
+    assert len(draws.unique(dim=0)) == 6
+    assert torch.equal(draws, stream(loader, 2)[1])
+    once = stream(DataLoader(Drawing(), sampler=[3, 4]), 2)[1]
+    assert torch.equal(once, draws[[0, 2]])
+
+
+class Columns(Dataset):
+    """Gives a batch for a list of indices, as tables and Hugging Face's data sets do."""
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, indices):
+        assert isinstance(indices, list)
+        return {"index": torch.tensor(indices), "draws": torch.zeros(len(indices), 3)}
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_data_set_that_gives_batches_is_asked_for_micro_batches(shuffle):
+    inner = (RandomSampler if shuffle else SequentialSampler)(Columns())
+    batches = BatchSampler(inner, 4, drop_last=False)
+    loader = DataLoader(Columns(), batch_size=None, sampler=batches)
+
+    index = stream(loader, 3)[0]
+
+    assert sorted(index.tolist()) == list(range(12))
+    assert (index.tolist() == list(range(12))) != shuffle
+    assert torch.equal(index, stream(loader, 6)[0])
+
+
 def test_batches_of_a_batch_sampler_are_taken_one_after_the_other():
     loader = DataLoader(Drawing(), batch_sampler=[[4, 5, 6], [1], [2, 3]])
 
@@ -159,7 +233,7 @@ def test_what_is_no_loader_is_refused():
         OwnExamples([DataLoader(Drawing())], seed=0)
     with pytest.raises(ValueError, match=r"a length and indices.* got Endless, which is iterable"):
         OwnExamples(DataLoader(Endless()), seed=0)
-    with pytest.raises(ValueError, match="batch_size=None"):
+    with pytest.raises(ValueError, match="batch_size=None and the sampler SequentialSampler"):
         OwnExamples(DataLoader(Drawing(), batch_size=None), seed=0)
 
 
@@ -234,7 +308,7 @@ def test_a_sampler_has_an_order_for_each_epoch_whoever_resumes(kind):
         return DataLoader(Drawing(), **{given: SAMPLERS[kind]()})
 
     whole = OwnExamples(loader(), seed=3)
-    orders = [whole.order(epoch).tolist() for epoch in range(3)]
+    orders = [keys_of(whole.examples(epoch)) for epoch in range(3)]
 
     assert len({tuple(order) for order in orders}) == 3
-    assert OwnExamples(loader(), seed=3).order(2).tolist() == orders[2]
+    assert keys_of(OwnExamples(loader(), seed=3).examples(2)) == orders[2]

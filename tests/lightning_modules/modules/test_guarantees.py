@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Dataset, default_collate
 
+from lightning_modules.data.own_loaders import Request
 from lightning_modules.data.randomness import seed_everything
 from lightning_modules.modules.comparisons import fingerprint, is_same_example
 from lightning_modules.modules.own_project import facts
@@ -359,7 +360,8 @@ def look(module=Line, items=None, collate=None, num=9, **more):
         return module()
 
     loader = DataLoader(items or Items(), batch_size=3, collate_fn=collate)
-    return findings(make, Data(), loader, list(range(num)), **more)
+    examples = [Request((0, index), index) for index in range(num)]
+    return findings(make, Data(), loader, examples, **more)
 
 
 def held(found):
