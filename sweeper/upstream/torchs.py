@@ -57,7 +57,7 @@ def pretend_ranks(ranks: int) -> Generator[None]:
 
     `torch.distributed.is_initialized`, `get_world_size` and `get_rank` are replaced.
     """
-    names = {
+    names: Any = {
         "is_initialized": lambda: ranks > 1,
         "get_world_size": lambda group=None: ranks,
         "get_rank": lambda group=None: 0,
