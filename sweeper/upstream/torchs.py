@@ -57,10 +57,14 @@ def pretend_ranks(ranks: int) -> Generator[None]:
 
     `torch.distributed.is_initialized`, `get_world_size` and `get_rank` are replaced.
     """
+
+    def count_ranks(group: Any = None) -> int:  # noqa: ARG001
+        return ranks
+
     names: Any = {
         "is_initialized": lambda: ranks > 1,
-        "get_world_size": lambda group=None: ranks,
-        "get_rank": lambda group=None: 0,
+        "get_world_size": count_ranks,
+        "get_rank": lambda *_: 0,  # pyright: ignore[reportUnknownLambdaType]
     }
     with patch.multiple(torch.distributed, **names), patch.dict(os.environ, WORLD_SIZE=str(ranks)):
         yield
