@@ -12,11 +12,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from sweeper.spec.sentences import printable
 from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
-from sweeper.store.table_files import add_missing_columns
+from sweeper.store.table_files import add_missing_columns, open_table
 
 #: How often a folder is read again while its files keep changing.
 _READINGS = 20
@@ -102,7 +101,7 @@ def _read_slice(paths: Sequence[Path], schema: pa.Schema) -> tuple[pa.Table, lis
 def _read_plain(path: Path, schema: pa.Schema) -> pa.Table | None:
     """A file's columns if it has just this schema and version; None for any other file."""
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with open_table(path) as file:
             table = file.read(columns=schema.names)
     except (pa.ArrowException, OSError, ValueError):
         return None
@@ -128,7 +127,7 @@ def _read_checked(path: Path, schema: pa.Schema) -> pa.Table:
     if path.stat().st_size == 0:
         msg = "the file is empty (0 bytes)"
         raise ValueError(msg)
-    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+    with open_table(path) as file:
         written = file.schema_arrow
         later = LATER & {*schema.names}  # a file without our keys is not ours: checked first
         for needed in (KEYS, [name for name in schema.names if name not in later]):

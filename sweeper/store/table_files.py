@@ -1,5 +1,10 @@
-"""Parquet files with explicit schemas, published by rename so that readers see all or nothing."""
+"""Parquet files with explicit schemas, published by rename so that readers see all or nothing.
 
+Parquet's checksums cover pages of values. The footer, with the names, types and offsets of the
+columns, has its checksum before it, where readers that do not know of it look for nothing.
+"""
+
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -26,20 +31,46 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 def write_table(table: pa.Table, path: Path) -> None:
     """Publish a table."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    written = pa.BufferOutputStream()
+    # Statistics and dictionaries would be most of a one-row file.
+    pq.write_table(
+        table,
+        written,
+        write_statistics=len(table) > 1,
+        use_dictionary=len(table) > 1,
+        write_page_checksum=True,
+    )
+    content = written.getvalue().to_pybytes()
+    begin = _footer(content)
     with open_partial(path) as partial:
-        # Statistics and dictionaries would be most of a one-row file.
-        pq.write_table(
-            table,
-            partial,
-            write_statistics=len(table) > 1,
-            use_dictionary=len(table) > 1,
-            write_page_checksum=True,
-        )
+        partial.write_bytes(content[:begin] + _checksum(content[begin:]) + content[begin:])
 
 
 def open_table(path: Path) -> pq.ParquetFile:
-    """Open a file; reading raises OSError if a page does not match its checksum."""
-    return pq.ParquetFile(path, page_checksum_verification=True)
+    """Open a file; ValueError or OSError, here or as it is read, if it does not match a checksum.
+
+    A file of an earlier version, or of another program, has no checksum of its footer.
+    """
+    content = path.read_bytes()
+    begin = max(0, _footer(content))
+    stated, found = content[:begin][-_LENGTH:], _checksum(content[begin:])
+    if stated != found and stated.startswith(_MARK):
+        msg = "its footer does not match its checksum"
+        raise ValueError(msg)
+    return pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+
+
+_MARK = b"sweeper "
+_LENGTH = len(_MARK) + 4
+
+
+def _checksum(footer: bytes) -> bytes:
+    return _MARK + zlib.crc32(footer).to_bytes(4, "little")
+
+
+def _footer(content: bytes) -> int:
+    """Where a file's footer begins: its length stands before the last four bytes."""
+    return len(content) - 8 - int.from_bytes(content[-8:-4], "little")
 
 
 @cache
@@ -87,8 +118,8 @@ def add_missing_columns(table: pa.Table, names: Iterable[str]) -> pa.Table:
 def read_logged(path: Path, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
     """The rows of a metrics file for these runs and names; no rows if the file is damaged."""
     is_wanted = pc.field("run_id").isin([*run_ids]) & pc.field("name").isin([*names])
-    with suppress(*UNREADABLE):
-        return pq.read_table(path, filters=is_wanted, page_checksum_verification=True).to_pylist()
+    with suppress(*UNREADABLE), open_table(path) as file:
+        return file.read().filter(is_wanted).to_pylist()
     return []
 
 

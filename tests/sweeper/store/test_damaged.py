@@ -1,6 +1,7 @@
 """Files that a power cut, a full disk or a hand has damaged: named, set aside, worked around."""
 
 import os
+import random
 import shutil
 import subprocess
 
@@ -14,6 +15,7 @@ from sweeper.commands.status import main as status
 from sweeper.store.compaction import compact
 from sweeper.store.damaged import find_damaged, set_aside_damaged
 from sweeper.store.ledger import Ledger
+from sweeper.store.table_files import is_sound, write_rows
 
 WORDS = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=2",
@@ -261,3 +263,25 @@ def test_a_checkpoint_with_a_flipped_bit_is_set_aside(sweep_here, made, results,
     assert f"{checkpoint} is damaged: moved to" in said
     assert len(list(results.glob("attempts/*/002/damaged.ckpt"))) == 1
     assert of_runs(results).val_loss[0] in set(of_runs(made).val_loss)
+
+
+def test_no_bit_of_a_footer_can_flip_unseen(tmp_path):
+    """Checksums of pages do not cover names, types and offsets of columns, which are behind them.
+
+    A column with another name would be lost, and one with another's offset would have its numbers.
+    """
+    path = tmp_path / "runs" / "abc-001-finished.parquet"
+    write_rows([{"run_id": "abc", "outcome": "finished", "val_loss": 0.5}], path)
+    content = path.read_bytes()
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    bits = range(8 * begin, 8 * len(content))
+    for number, bit in enumerate(random.Random(2).sample(bits, 3000)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+
+        assert not is_sound(path, number), f"bit {bit - 8 * begin}"
+
+    path.write_bytes(content)
+    assert is_sound(path, -1)
+    assert pd.read_parquet(path)["val_loss"].tolist() == [0.5]  # readers that do not know of it
