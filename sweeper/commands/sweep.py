@@ -196,17 +196,13 @@ def guard(follow: Callable[[], int], table: LiveTable, ledger: Ledger) -> int:
         table.say("Stopped. Results so far are kept; repeat the command to resume.")
         return INTERRUPTED
     except OSError as error:
-        remedy = (
-            "Existing results are kept; free some space or restore the permission, and repeat the "
-            "command."
-        )
+        remedy = "Existing results are kept; once that is done, repeat the command."
         if not (ledger.results / "runs").is_dir():
             remedy = (
                 f"{ledger.results} was moved or removed while the sweep ran: put it back, and "
                 "repeat the command; without it all runs are trained again."
             )
-        name = error.filename or ledger.results
-        table.say(f"{name} could not be written: {error.strerror}. {remedy}")
+        table.say(f"The command ended early: {describe_os_error(error)} {remedy}")
         return RUN_FAILED
 
 

@@ -61,9 +61,13 @@ def positive_number(text: str) -> float:
 
 
 def describe_os_error(error: OSError) -> str:
-    """A sentence on a file or an address that cannot be used."""
-    name = error.filename or "a file or an address of the command"
-    return f"{name} must be readable and writable; got: {error.strerror or error}. Name another."
+    """A sentence on a file that cannot be used, or on what else the system refused."""
+    why = error.strerror or error
+    if not error.filename:
+        return f"the system must allow what the command does; got: {why}. Correct the cause."
+    return (
+        f"{error.filename} must be readable and writable; got: {why}. Correct it or name another."
+    )
 
 
 def say(text: str) -> None:

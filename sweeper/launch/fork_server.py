@@ -83,7 +83,6 @@ def start_process(target: Callable[[Any], None], args: object) -> GroupLeader:
     Raises:
         ForkServerDied: if there is no fork server to start it.
     """
-    process = GroupLeader(target=target, args=(args,), daemon=False)
     kills = oom_kills()
     before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS_OF_LAUNCHER}
     try:
@@ -92,19 +91,24 @@ def start_process(target: Callable[[Any], None], args: object) -> GroupLeader:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+        process = GroupLeader(target=target, args=(args,), daemon=False)
         process.start()
-    except BlockingIOError as error:
-        msg = (
-            f"a run must be able to start processes; got: {error.strerror}. End other processes or "
-            "raise the limit (ulimit -u), and repeat the command."
-        )
-        raise ForkServerDied(msg) from error
     except (EOFError, ConnectionError) as error:
         why = f", killed by the kernel: {out_of_memory()}" if oom_kills() > kills else ""
         msg = (
             "the fork server, which imports torch for all runs, must stay alive; it died while a "
             f"run was starting{why}. If its output above does not say why: free memory, or raise "
             "the limit (also that of ulimit -v), and repeat the command."
+        )
+        raise ForkServerDied(msg) from error
+    except OSError as error:
+        remedy = "Correct the cause"
+        if isinstance(error, BlockingIOError):
+            remedy = "End other processes or raise the limit (ulimit -u)"
+        what = f"{error.filename}: " if error.filename else ""
+        msg = (
+            f"a run must be able to start processes; got: {what}{error.strerror or error}. "
+            f"{remedy}, and repeat the command."
         )
         raise ForkServerDied(msg) from error
     return process

@@ -104,7 +104,7 @@ def test_what_the_file_system_refuses_is_a_sentence_whatever_hydra_is_set_to(res
     assert done.returncode == 2
     assert done.stdout + done.stderr == (
         f"The command ended early.\n{path} must be readable and writable; got: Is a directory. "
-        "Name another.\n"
+        "Correct it or name another.\n"
     )
 
 

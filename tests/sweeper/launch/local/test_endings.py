@@ -154,6 +154,16 @@ def test_kills_and_limits_are_those_of_the_cgroup_else_of_the_machine(
             BlockingIOError(11, "Resource temporarily unavailable"),
             "a run must be able to start processes; got: Resource temporarily",
         ),
+        (
+            "ensure_running",
+            OSError("AF_UNIX path too long"),
+            "a run must be able to start processes; got: AF_UNIX path too long. Correct the cause",
+        ),
+        (
+            "ensure_running",
+            PermissionError(13, "Permission denied", "/tmp/listener"),
+            "a run must be able to start processes; got: /tmp/listener: Permission denied. Correct",
+        ),
     ],
 )
 def test_a_run_that_no_process_can_be_started_for_ends_with_a_sentence(

@@ -226,24 +226,30 @@ def test_signals_that_come_together_are_one(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_what_the_fork_server_starts_leaves_signals_to_the_launcher(tmp_path):
+def test_what_the_fork_server_starts_leaves_signals_to_the_launcher(tmp_path, monkeypatch):
     """A terminal, `timeout` and systemd signal every process; the launcher has runs saved first.
 
     In a process of its own: the fork server of the tests may have been started by any of them.
+    The temporary folder is one whose name leaves no room for a socket, as on some clusters; a
+    data worker opens another socket, and what users write still goes there.
     """
-    script, noted = tmp_path / "script.py", tmp_path / "noted"
+    script, noted, scratch = tmp_path / "script.py", tmp_path / "noted", tmp_path / ("s" * 99)
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     script.write_text(
-        "import signal, sys\n"
+        "import signal, sys, tempfile\n"
+        "from multiprocessing.connection import Listener\n"
         "from pathlib import Path\n"
         "from sweeper.launch.fork_server import start_process\n"
         "def note_ignored(file):\n"
         "    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)\n"
         "    ignored = [n.name for n in ends if signal.getsignal(n) == signal.SIG_IGN]\n"
-        "    Path(file).write_text(' '.join(ignored))\n"
+        "    Listener(family='AF_UNIX').close()\n"
+        "    Path(file).write_text(' '.join([*ignored, tempfile.gettempdir()]))\n"
         "if __name__ == '__main__':\n"
         "    start_process(note_ignored, sys.argv[1]).join()\n"
     )
 
     subprocess.run([sys.executable, script, noted], check=True)
 
-    assert noted.read_text() == "SIGINT SIGTERM SIGHUP"
+    assert noted.read_text() == f"SIGINT SIGTERM SIGHUP {scratch}"
