@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.figures import style
 from analysis.figures.curves import draw_per_epoch
 from analysis.figures.final import (
     draw_against_batch,
@@ -18,7 +17,7 @@ from analysis.figures.sheet import Drawing, save
 from analysis.figures.style import Width
 from analysis.figures.target import best_reached, draw_steps_to_target
 from analysis.stats.batch_limits import to_target
-from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
+from analysis.tables.comparable_runs import AXES, ComparableRuns, file_name, group_comparable
 from analysis.tables.metric import Measured
 from analysis.tables.validity import doubts
 
@@ -30,7 +29,7 @@ def draw_all(
 
     Without a target there is no figure of steps to it.
     """
-    word = style.file_word(measured.metric)
+    word = file_name(measured.metric.word)
     runs = measured.runs_with_metric
     for group in group_comparable(runs):
         for name, drawing in _drawings(add_doubts(group), measured, width, target):

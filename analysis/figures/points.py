@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from analysis.tables.comparable_runs import ComparableRuns
+from analysis.tables.comparable_runs import ComparableRuns, file_names
 from analysis.tables.load import FRACTIONS
 from sweeper.spec.sentences import several
 
@@ -119,9 +119,10 @@ def _list_known(values: pd.Series) -> list[float]:
 def split_by_rule(compared: ComparableRuns) -> Iterator[ComparableRuns]:
     """The runs of each lr rule separately, with the rule in title and name."""
     rules = sorted(compared.runs["lr_rule"].unique())
+    names = file_names({rule: f"lr_rule={rule}" for rule in rules})
     for rule in rules if len(rules) > 1 else ():
         runs = compared.runs[compared.runs["lr_rule"] == rule]
-        name = "-".join(filter(None, [f"lr_rule={rule}".replace(" ", "_"), compared.name]))
+        name = "-".join(filter(None, [names[rule], compared.name]))
         yield replace(compared, runs=runs, title=f"{compared.title}, lr {rule}", name=name)
     if len(rules) == 1:
         yield compared

@@ -1,6 +1,5 @@
 """How all figures look: widths, letters, colours, marks, axes and words. Needs no display."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -201,8 +200,3 @@ def value_label(metric: Metric) -> str:
 def title_word(metric: Metric) -> str:
     """A metric at the start of a title; a name that a module logs keeps its spelling."""
     return metric.word.capitalize() if metric.label else metric.name
-
-
-def file_word(metric: Metric) -> str:
-    """A metric at the start of a file's name."""
-    return re.sub(r"\W+", "_", metric.word)

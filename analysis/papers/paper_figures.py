@@ -26,7 +26,7 @@ from analysis.papers.paper import (
     place_runs,
     select_runs,
 )
-from analysis.tables.comparable_runs import ComparableRuns
+from analysis.tables.comparable_runs import ComparableRuns, file_name
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from analysis.tables.which_runs import ended_runs
 
@@ -43,7 +43,7 @@ def draw_paper(
     """
     runs, curves, metric = measured.runs, measured.curves, measured.metric
     if name == limit2020.NAME:
-        stem = f"{style.file_word(metric)}_by_optimizer"
+        stem = f"{file_name(metric.word)}_by_optimizer"
         yield from save(draw_optimizers(runs, metric, width), folder / name, stem)
         return
     paper = PAPERS[name]

@@ -12,7 +12,12 @@ import pandas as pd
 from analysis.figures import style
 from analysis.figures.points import POINT, points
 from analysis.stats.replicates import format_share
-from analysis.tables.comparable_runs import ComparableRuns, group_comparable, with_known_spans
+from analysis.tables.comparable_runs import (
+    ComparableRuns,
+    file_name,
+    group_comparable,
+    with_known_spans,
+)
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from analysis.tables.validity import doubts
 from sweeper.spec.identity import words
@@ -75,7 +80,7 @@ class PaperTable:
 
 def write_tables(measured: Measured, folder: Path) -> Iterator[tuple[PaperTable, list[Path]]]:
     """A table of every group of comparable runs, and its files."""
-    word = style.file_word(measured.metric)
+    word = file_name(measured.metric.word)
     for compared in group_comparable(measured.runs_with_metric):
         table = paper_table(compared, measured.metric)
         ending = f"-{compared.name}" if compared.name else ""

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -85,8 +86,30 @@ COLUMNS = (
 )  # fmt: skip
 
 
-#: Characters of a name; a longer name is cut and ends with a hash of what it stood for.
+#: Bytes of a name; a longer name is cut and ends with a hash of what it stood for.
 _LONGEST, _HASH = 80, 8
+
+
+def file_name(text: str, stands_for: str = "") -> str:
+    """A text as part of a file's name, with _ for all but letters, digits, = . - and _.
+
+    The name ends with a hash of what it stands for, if that is given, or if the text is long.
+    """
+    name = re.sub(r"[^\w=.-]", "_", text)
+    if not stands_for and len(name.encode()) <= _LONGEST:
+        return name
+    digest = hashlib.sha256((stands_for or text).encode()).hexdigest()[:_HASH]
+    start = name.encode()[: _LONGEST - _HASH - 1].decode(errors="ignore")
+    return f"{start}-{digest}".lstrip("-")
+
+
+def file_names(texts: Mapping[str, str]) -> dict[str, str]:
+    """Parts of file names for texts, by their keys: no two are the same."""
+    times = Counter(map(file_name, texts.values()))
+    return {
+        key: file_name(text, key if times[file_name(text)] > 1 else "")
+        for key, text in texts.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +158,8 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         str(key): _describe(rows, {name: by_key[str(key)].get(name) for name in differing})
         for key, rows in groups
     }
-    times = Counter(group.name for group in found.values())
-    for key, group in found.items():
-        if len(group.name) > _LONGEST or times[group.name] > 1:
-            digest = hashlib.sha256(key.encode()).hexdigest()[:_HASH]
-            name = f"{group.name[: _LONGEST - _HASH - 1]}-{digest}".lstrip("-")
-            found[key] = replace(group, name=name)
-    return [*found.values()]
+    names = file_names({key: group.name for key, group in found.items()})
+    return [replace(group, name=names[key]) for key, group in found.items()]
 
 
 def _keys(settings: list[dict[str, Any]], runs: pd.DataFrame) -> pd.Series:
@@ -184,5 +202,4 @@ def _describe(runs: pd.DataFrame, differing: dict[str, Any]) -> ComparableRuns:
     about = "; ".join(filter(None, parts))
     keys = [name.removesuffix(".name").rpartition(".")[2] for name in shown]
     name = "-".join(f"{key}={v}" for key, v in zip(keys, shown.values(), strict=True))
-    name = "".join(c if c.isalnum() or c in "=.-_" else "_" for c in name)
     return ComparableRuns(runs=runs, title=title, about=about, name=name)

@@ -1,10 +1,13 @@
 """Every plotted number is in a frame, and only runs that may be compared share a figure."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
@@ -13,7 +16,7 @@ from analysis.figures import sheet
 from analysis.figures.curves import curve_points
 from analysis.figures.draw import draw_all
 from analysis.figures.points import points, reading_note, split_by_rule
-from analysis.tables.comparable_runs import group_comparable
+from analysis.tables.comparable_runs import file_names, group_comparable
 from analysis.tables.metric import Measured
 from analysis.tables.validity import doubts
 
@@ -89,6 +92,17 @@ def test_runs_that_differ_in_weight_decay_are_two_groups(runs):
     assert [len(group.runs) for group in found] == [24, 12]
     assert [group.name for group in found] == ["", "weight_decay=0.0005"]
     assert "optimizer.weight_decay=0.0005" in found[1].about
+
+
+@given(st.lists(st.text() | st.sampled_from(["/a/b", "/a_b", "../..", "x" * 99]), unique=True))
+def test_texts_of_any_kind_name_files_of_their_own(texts):
+    """A rule's settings may be paths, and a metric's name may be anything."""
+    names = file_names({text: f"lr_rule={text}" for text in texts})
+
+    assert len(set(names.values())) == len(texts)
+    for name in names.values():
+        assert re.fullmatch(r"lr_rule=[\w=.-]*", name)
+        assert len(name.encode()) <= 80
 
 
 def test_names_of_files_tell_long_settings_apart(runs):
