@@ -169,8 +169,8 @@ def check_config_dir(folder: str, words: Iterable[str]) -> None:
 
     ValueError in both cases. Hydra would only warn of the first, and take ours in the second.
     """
-    if not Path(folder).is_dir():
-        msg = f"--config-dir must be a folder; got {folder}, which is no folder. Correct it."
+    if not folder or not Path(folder).is_dir():
+        msg = f"--config-dir must be a folder; got {folder!r}, which is no folder. Correct it."
         raise ValueError(msg)
     own = {path.relative_to(CONFIG_FOLDER).as_posix() for path in CONFIG_FOLDER.rglob("*.yaml")}
     for word in words:

@@ -51,7 +51,7 @@ from sweeper.store.damaged import consequence, find_damaged
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.row import planned_columns
-from sweeper.upstream.hydras import config_loader
+from sweeper.upstream.hydras import config_loader, quoted
 
 Line = dict[str, Any]
 
@@ -153,9 +153,10 @@ def _read_grid(overrides: Sequence[str], config_dir: str | None) -> tuple[list[L
 
 def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line]:
     """The resolved configs of the grid that a command's overrides specify."""
-    if config_dir:
+    if config_dir is not None:
         check_config_dir(config_dir, overrides)
-        overrides = [*overrides, f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"]
+        folder = quoted(f"file://{Path(config_dir).resolve()}")
+        overrides = [*overrides, f"hydra.searchpath=[{folder}]"]
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
         loader = config_loader()
         return list(expand(loader, with_preset(preset_overrides(loader, overrides), overrides)))

@@ -90,9 +90,10 @@ def _flags_first(words: Sequence[str]) -> list[str]:
 
 def _run_hydra() -> None:
     try:
-        for flag, folder in pairwise(sys.argv):
+        for word, after in pairwise([*sys.argv[1:], ""]):
+            flag, equals, folder = word.partition("=")
             if flag in {"--config-dir", "-cd"}:
-                check_config_dir(folder, sys.argv[1:])
+                check_config_dir(folder if equals else after, sys.argv[1:])
         dashed = [word for word in sys.argv[1:] if word.startswith("-")]
         check_primary(dashed)
         check_dashes(dashed)

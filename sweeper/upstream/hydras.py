@@ -7,6 +7,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -33,6 +34,11 @@ def is_group_with_options(loader: ConfigLoader, key: str) -> bool:
 def override_parser(loader: ConfigLoader | None) -> OverridesParser:
     """Hydra's own grammar, for grids and for what is tuned."""
     return OverridesParser.create(config_loader=loader)
+
+
+def quoted(text: str) -> str:
+    """A text as a value in Hydra's grammar, whatever characters it has."""
+    return QuotedString(text, Quote.single).with_quotes()
 
 
 def instantiate_launcher(hydra_context: Any, task_function: Any, config: Any) -> Any:

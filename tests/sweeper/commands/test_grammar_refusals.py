@@ -4,11 +4,14 @@ import sys
 
 import pytest
 from hydra.types import RunMode
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sweeper.commands.overrides import parse
 from sweeper.commands.refusals import check_config_dir, check_dashes, explain_error, refuse
-from sweeper.commands.show_plan import main
+from sweeper.commands.show_plan import configs_of, main
 from sweeper.spec.run_spec import run_spec
+from sweeper.upstream.hydras import quoted
 
 
 @pytest.mark.parametrize(
@@ -195,6 +198,35 @@ def test_a_config_file_that_cannot_be_read_is_refused(text, wrong, tmp_path, cap
     refusal = capsys.readouterr().err.splitlines()[-1]
     assert refusal.startswith("A config file must be YAML in UTF-8; got ")
     assert wrong in refusal
+
+
+@given(st.text() | st.text(alphabet="\\'\"${}()[]=,:#%&|;* \t\n\udcffé"))
+def test_a_text_of_any_kind_is_a_value_in_the_grammar(text):
+    (override,) = parse([f"hydra.searchpath=[{quoted(text)}]"])
+
+    assert override.value() == [text]
+
+
+@pytest.mark.parametrize(
+    "name", ["é", "a,b", "a=b", "[a]", "it's", 'a "b"', "${a}", "a\\'", " a # "]
+)
+def test_a_config_folder_may_have_any_name(name, tmp_path):
+    folder = tmp_path / name
+    (folder / "experiment").mkdir(parents=True)
+    (folder / "experiment/mine.yaml").write_text("# @package _global_\ntags: found\n")
+
+    (config,) = configs_of(["+experiment=mine", "batch=3840"], config_dir=str(folder))
+
+    assert config["tags"] == "found"
+
+
+@pytest.mark.parametrize("words", [("plan",), ("doctor",), ("-m",), ()])
+@pytest.mark.parametrize("flag", ["--config-dir=", "--config-dir=nosuch"])
+def test_a_config_folder_that_is_none_is_refused(command, words, flag):
+    said = command(*words, flag, "batch=3840")
+
+    assert said.returncode == 2
+    assert "--config-dir must be a folder; got " in said.stderr
 
 
 def test_a_config_of_the_users_folder_that_has_the_name_of_one_of_ours_is_told(tmp_path):
