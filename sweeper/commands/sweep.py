@@ -61,11 +61,10 @@ _COMPACT_FROM = 500
 def run_command_line() -> None:
     """Pass the command line to Hydra; under torchrun rank 0 does so, and the others follow it."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors come to us, not to the screen
-    words = with_own_classes(_flags_first(sys.argv[1:]))
-    flags = {word.partition("=")[0] for word in words}
-    if {"--cfg", "-c"} & flags:  # shows the config without the grid
-        words = [word for word in words if word not in {"-m", "--multirun"}]
-    sys.argv[1:] = words
+    flags, overrides = _split_flags(sys.argv[1:])
+    if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in flags}:  # without the grid
+        flags = [flag for flag in flags if flag not in {"-m", "--multirun"}]
+    sys.argv[1:] = [*flags, *with_own_classes(overrides)]
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return _run_hydra()
     from sweeper.launch.torchrun.launcher import lead_or_follow, torchrun_group
@@ -77,27 +76,28 @@ def run_command_line() -> None:
     return lead_or_follow(_run_hydra)
 
 
-def _flags_first(words: Sequence[str]) -> list[str]:
-    """The words with all flags first: Hydra takes no overrides after a flag between them."""
+def _split_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The flags with their values, and the overrides: Hydra takes none after a flag among them."""
     alone = {"-m", "--multirun", "-r", "--run", "--resolve"}
     flags, others, last = list[str](), list[str](), ""
     for word in words:
         is_value = last.startswith("-") and "=" not in last and last not in alone
         (flags if word.startswith("-") or is_value else others).append(word)
         last = word
-    return [*flags, *others]
+    return flags, others
 
 
 def _run_hydra() -> None:
     try:
-        for word, after in pairwise([*sys.argv[1:], ""]):
+        flags, overrides = _split_flags(sys.argv[1:])
+        for word, after in pairwise([*flags, ""]):
             flag, equals, folder = word.partition("=")
             if flag in {"--config-dir", "-cd"}:
-                check_config_dir(folder if equals else after, sys.argv[1:])
-        dashed = [word for word in sys.argv[1:] if word.startswith("-")]
+                check_config_dir(folder if equals else after, overrides)
+        dashed = [word for word in flags if word.startswith("-")]
         check_primary(dashed)
         check_dashes(dashed)
-        parse([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
+        parse([word for word in overrides if "=" in word])
         _run_point()
     except (*NOT_COMPOSED, OSError) as error:
         sys.exit(_refuse(error))

@@ -210,7 +210,7 @@ def test_a_text_of_any_kind_is_a_value_in_the_grammar(text):
 @pytest.mark.parametrize(
     "name", ["é", "a,b", "a=b", "[a]", "it's", 'a "b"', "${a}", "a\\'", " a # "]
 )
-def test_a_config_folder_may_have_any_name(name, tmp_path):
+def test_a_config_folder_may_have_any_name(name, tmp_path, command):
     folder = tmp_path / name
     (folder / "experiment").mkdir(parents=True)
     (folder / "experiment/mine.yaml").write_text("# @package _global_\ntags: found\n")
@@ -218,6 +218,8 @@ def test_a_config_folder_may_have_any_name(name, tmp_path):
     (config,) = configs_of(["+experiment=mine", "batch=3840"], config_dir=str(folder))
 
     assert config["tags"] == "found"
+    shown = command("--config-dir", folder, "+experiment=mine", "--cfg", "job").stdout
+    assert "tags: found\n" in shown
 
 
 @pytest.mark.parametrize("words", [("plan",), ("doctor",), ("-m",), ()])
