@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -194,7 +194,7 @@ def load_curves(results: Folders = "results", columns: Sequence[str] | None = No
 
 def read_runs(results: Folders, columns: Sequence[str] | None = None) -> Loaded:
     """Like `load_runs`, but returning the skipped files instead of warning."""
-    wanted = _wanted_columns("runs", columns, ("outcome",))
+    wanted = _wanted_columns("runs", columns, ("outcome", "lr_rule", "lr_series_hash"))
     table, unread = _read_folders(results, "runs", wanted)
     frame = _frame(table)
     settled = frame["outcome"].isin(SETTLED)
@@ -202,11 +202,26 @@ def read_runs(results: Folders, columns: Sequence[str] | None = None) -> Loaded:
     order = order.sort_values(["results", "attempt"], ascending=[True, False], kind="stable")
     order = order.drop_duplicates(["results", "run_id"])
     order = order.sort_values(["_settled", "_place"], ascending=[False, True], kind="stable")
+    unread += _list_other_rates(order)
     kept = order.drop_duplicates("run_id").index.sort_values()
     shown = ["results", *(wanted if columns is None else columns)]
     names = list(dict.fromkeys([*KEYS, "outcome", *shown]))
     runs = frame.loc[kept, names].reset_index(drop=True)
     return Loaded(runs, unread)
+
+
+def _list_other_rates(rows: pd.DataFrame) -> Iterator[Unread]:
+    """Rows of a run that was trained with other learning rates in the folder that counts.
+
+    AdaScale's rates depend on rounded gradients, so they always differ.
+    """
+    told = rows[(rows["outcome"] == "finished") & (rows["lr_rule"] != "adascale")]
+    told = told[told["lr_series_hash"].notna()]
+    for run_id, same in told[told.duplicated("run_id", keep=False)].groupby("run_id"):
+        folders, rates = (same[name].astype(str) for name in ("results", "lr_series_hash"))
+        why = f"run {run_id} has other learning rates than in {folders.iloc[0]}, which counts"
+        for folder in folders[rates != rates.iloc[0]]:
+            yield Unread(Path(folder), why)
 
 
 def read_curves(

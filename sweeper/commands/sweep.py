@@ -5,7 +5,7 @@ import io
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -255,8 +255,29 @@ def _follow(
             handle_events(launch(offered, ledger), handle)
     if account and (left_out := account.describe_left_out(tasks[0].spec.config.budget)):
         table.say(left_out)
+    for warning in warn_of_other_rates(ledger, [task.spec.run_id for task in tasks]):
+        table.say(f"Warning: {warning}")
     is_done = is_detached or table.all_have_results
     return DONE if is_done else RUN_FAILED
+
+
+def warn_of_other_rates(ledger: Ledger, run_ids: Sequence[str]) -> Iterator[str]:
+    """A sentence for each run that was trained again and had other learning rates before."""
+    archive = Ledger(ledger.results / "superseded")
+    if not (archive.results / "runs").is_dir():
+        return
+    names = ("outcome", "lr_rule", "lr_series_hash", "micro_batch", "world_size")
+    with contextlib.suppress(OSError, ValueError):  # a file of the archive that cannot be read
+        now, before = ledger.rows(run_ids, names), archive.rows(run_ids, names)
+        for run_id in now.keys() & before.keys():
+            rows = now[run_id], before[run_id]
+            is_told = all(r["outcome"] == "finished" and r["lr_rule"] != "adascale" for r in rows)
+            if is_told and rows[0]["lr_series_hash"] != rows[1]["lr_series_hash"]:
+                here, there = (f"{r['world_size']} x {r['micro_batch']}" for r in rows)
+                yield (
+                    f"run {run_id} had other learning rates before ({there} examples, now {here}): "
+                    "unless its sources changed, they follow the layout."
+                )
 
 
 def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable, code: str | None) -> None:

@@ -18,7 +18,9 @@ from simulated_studies import (
 import analysis
 from analysis.tables.comparable_runs import stored_configs
 from analysis.tables.load import read_curves, read_runs
+from sweeper.commands.sweep import warn_of_other_rates
 from sweeper.store.compaction import compact
+from sweeper.store.ledger import Ledger
 from sweeper.store.schema import LATER, RUNS, SCHEMA_VERSION, TABLES
 
 
@@ -94,6 +96,21 @@ def test_of_two_folders_the_one_where_the_run_finished_counts(results, runs, tmp
     frame = analysis.load_runs([tmp_path / "other", results])
 
     assert frame["outcome"].tolist() == ["finished"] * 4
+
+
+@pytest.mark.parametrize(("rule", "is_told"), [("linear", True), ("adascale", False)])
+def test_a_run_with_other_rates_in_another_folder_is_named(runs, tmp_path, rule, is_told):
+    """Its layouts are not one run, whatever its run id says; also where a run is trained again."""
+    for folder, rates in ((tmp_path, "a"), (tmp_path / "superseded", "b")):
+        write_results(folder, runs.assign(lr_rule=rule, lr_series_hash=rates))
+    first = runs["run_id"].iloc[0]
+
+    unread = read_runs([tmp_path, tmp_path / "superseded"], ["seed"]).unread
+    said = [*warn_of_other_rates(Ledger(tmp_path), [first])]
+
+    assert len(unread) == (4 if is_told else 0)
+    assert any(first in u.why and "other learning rates" in u.why for u in unread) == is_told
+    assert [f"run {first} had other learning rates" in text for text in said] == [True] * is_told
 
 
 def make_dangling(path: Path) -> None:
