@@ -54,13 +54,13 @@ from lightning_modules.modules.own_project import (
     build_module,
     instantiate_component,
 )
+from lightning_modules.modules.run_trainer import PlainCounts, RunTrainer
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.device import peak_memory_gib
 from lightning_modules.process.output import quieten
 from lightning_modules.process.world import check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import call_once_layers_exist, run_class
-from lightning_modules.run_trainer import PlainCounts, RunTrainer
 from sweeper.spec import config as settings
 from sweeper.spec.noise import noise_span
 from sweeper.spec.outcomes import Outcome

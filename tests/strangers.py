@@ -44,6 +44,18 @@ class DataModule(L.LightningDataModule):
         return [DataLoader(self.val, batch_size=8), DataLoader(self.train, batch_size=40)]
 
 
+class PassingDataModule(DataModule):
+    """Passes all that it is given on to a data set that knows no other names."""
+
+    def __init__(self, batch_size, **kwargs):
+        super().__init__(batch_size)
+        self.kwargs = kwargs
+
+    def setup(self, stage):
+        assert not self.kwargs.keys() - {"root"}
+        super().setup(stage)
+
+
 class ShapedDataModule(DataModule):
     """Says what our classifier asks for."""
 

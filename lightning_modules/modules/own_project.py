@@ -45,9 +45,12 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
     """
     group = component.group if isinstance(component, Component) else dict(component)
     target = group["_target_"]
-    parameters = inspect.signature(import_callable(target, "_target_")).parameters
+    found = import_callable(target, "_target_")
+    parameters = inspect.signature(found).parameters
     group |= {key: more[key] for key in more if key in parameters or key in group}
-    if "num_train_examples" not in parameters:
+    is_datamodule = isinstance(found, type) and issubclass(found, pl.LightningDataModule)
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and not is_datamodule
+    if "num_train_examples" not in parameters and not takes_all:
         group.pop("num_train_examples", None)  # stated for the plan
     try:
         return instantiate(group, _convert_="all")
@@ -64,7 +67,7 @@ def build_data(component: Component | Mapping[str, Any], trained_by: str, batch:
     Args:
         component: as for `instantiate_component`.
         trained_by: the module's `_target_`; our classifier asks for a shape and classes.
-        batch: passed if the target takes a `batch_size` [examples].
+        batch: passed to a target that takes the size of a batch [examples].
 
     Raises:
         ValueError: as `instantiate_component`, or if it is something else.

@@ -27,8 +27,8 @@ from lightning_modules.modules.comparisons import (
     named_tensors,
 )
 from lightning_modules.modules.own_logger import OwnLogger
+from lightning_modules.modules.run_trainer import PlainCounts, RunTrainer
 from lightning_modules.run_class import run_class
-from lightning_modules.run_trainer import PlainCounts, RunTrainer
 from sweeper.upstream.lightnings import configure_optimizers, set_global_step
 from sweeper.upstream.torchs import pretend_ranks
 

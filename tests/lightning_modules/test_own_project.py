@@ -46,6 +46,12 @@ def test_data_are_prepared_then_set_up_and_validated_by_name(run_words, tmp_path
         assert curve(record, name) == curve(listed, name)
 
 
+def test_a_data_module_that_passes_its_arguments_on_gets_its_own_only(run_words):
+    words = [*IN_PROCESS, "data._target_=strangers.PassingDataModule", "+data.root=here"]
+
+    assert run_words(*words)["outcome"] == "finished"
+
+
 @pytest.mark.parametrize("micro_batch", [16, 4])
 def test_a_micro_batch_changes_nothing(run_words, micro_batch):
     whole = run_words(*IN_PROCESS, name="whole")
