@@ -62,7 +62,7 @@ def run_sequential(
     with live_table([], ledger, keys) as table:
         if code := describe_changes(planned.changes, options["code"]):
             table.say(code)
-        for line in (*planned.distinct_warnings, *planned.repeat_notes):
+        for line in (*planned.distinct_warnings, *planned.notes):
             table.say(line)
         study.introduce(table)
         questions.record_question(record, question, looks, answer=None)

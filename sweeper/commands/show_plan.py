@@ -236,7 +236,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
         if sentence:
             console.print(sentence)
     warnings = (f"Warning: {warning}" for warning in planned.distinct_warnings)
-    for text in (*planned.repeat_notes, *warnings):
+    for text in (*planned.notes, *warnings):
         console.print(text)
     for sentence in dict.fromkeys(map(describe_guarantees, kinds)):
         if sentence:

@@ -289,7 +289,7 @@ def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable, code: str
     if ignored := sorted(name for name in os.environ if name.startswith(TRAINER_PREFIX)):
         names = ", ".join(ignored)
         table.say(f"Warning: runs ignore the environment's {names}. Use trainer.KEY=VALUE.")
-    for line in planned.repeat_notes:
+    for line in planned.notes:
         table.say(line)
     to_run = {task.spec.run_id for task in tasks}
     if early := len(planned.early & to_run):

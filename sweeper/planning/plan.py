@@ -7,6 +7,7 @@ from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.planning.components import check_names, check_settings
+from sweeper.planning.near_runs import find_near_runs
 from sweeper.spec.config import Component, RunConfig
 from sweeper.spec.identity import targets
 from sweeper.spec.outcomes import Outcome
@@ -34,7 +35,8 @@ class Plan:
     """The plan of a grid.
 
     `specs` are all distinct runs of the grid, `ended` their current rows in the ledger; `repeats`
-    counts points that only differ from another in where they run; `warnings` are by run id; `fits`,
+    counts points that only differ from another in where they run; `near` says which new runs are
+    almost finished ones; `warnings` are by run id; `fits`,
     by run id, is what is known about which micro-batches fit, empty if not read; `changes` are runs
     trained with other sources; `early` those that failed before their first step.
     """
@@ -42,6 +44,7 @@ class Plan:
     specs: Sequence[RunSpec]
     ended: Mapping[str, RowFile]
     repeats: int
+    near: Sequence[str]
     warnings: Mapping[str, Sequence[str]]
     fits: Mapping[str, Fit]
     changes: Changes = field(default_factory=dict[str, CodeChange])
@@ -59,14 +62,15 @@ class Plan:
         return list(dict.fromkeys(text for texts in self.warnings.values() for text in texts))
 
     @property
-    def repeat_notes(self) -> list[str]:
-        """A sentence on points that are the same run as another; empty if there are none."""
+    def notes(self) -> list[str]:
+        """Sentences on points that are the same run as another, or almost a finished one."""
         if not self.repeats:
-            return []
+            return [*self.near]
         are = "point of the grid is" if self.repeats == 1 else "points of the grid are"
         return [
             f"{self.repeats} {are} the same run as another, except for where it runs. Each run is "
-            "trained once, as its first point specifies."
+            "trained once, as its first point specifies.",
+            *self.near,
         ]
 
 
@@ -128,6 +132,8 @@ def plan(
     """
     specs, repeats = _distinct_runs(configs, ledger)
     ended = sound_rows(ledger)
+    near = find_near_runs(specs, ended, ledger)
+    specs = {spec.run_id: spec for spec in map(near.with_known_id, specs.values())}
     new = (spec.config for run_id, spec in specs.items() if run_id not in ended)
     groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
@@ -140,6 +146,7 @@ def plan(
         specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
         ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
         repeats=repeats,
+        near=near.notes,
         warnings=find_warnings([*specs.values()], {id: fit.fails for id, fit in fits.items()}),
         fits=fits,
         changes=code_changes(named, ended, ledger),
@@ -177,14 +184,15 @@ def _check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
     ValueError for two data folders, or for two models with a module that reads neither.
     """
-    roots = [config["data"].get("root") for config in (first, other)]
-    if roots[0] != roots[1]:
-        msg = (
-            "data.root must be one folder in a grid, as it says where the files are and does not "
-            f"distinguish runs; got {roots[0]} and {roots[1]}. If the data differ, set a key that "
-            "says so, such as data.name, or use a results folder for each."
-        )
-        raise ValueError(msg)
+    for key in ("root", "data_dir"):
+        here, there = (config["data"].get(key) for config in (first, other))
+        if here != there:
+            msg = (
+                f"data.{key} must be one folder in a grid, as it says where the files are and does "
+                f"not distinguish runs; got {here} and {there}. If the data differ, set a key that "
+                "says so, such as data.name, or use a results folder for each."
+            )
+            raise ValueError(msg)
     if first.get("model") != other.get("model"):
         msg = (
             "model can be swept with module=classifier only, which reads it; got two models with "

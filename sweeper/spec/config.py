@@ -275,6 +275,14 @@ class Incidental(Settings):
     results: Text
     twin_of: Text | None = None
     tags: Text | None = None
+    incidental: (
+        Annotated[
+            tuple[Annotated[str, Field(pattern=r"^(data|module|model|trainer)\.[\w.]+$")], ...],
+            Field(strict=False),
+            Rule("a list of settings of your own classes, such as [data.cache_dir]"),
+        ]
+        | None
+    ) = None
     keep_checkpoint: Switch = False
     keep_going: Switch = False
     retry: Literal["failed"] | None = None

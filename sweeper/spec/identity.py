@@ -5,17 +5,18 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sweeper.spec.config import Scientific, is_ours
 from sweeper.spec.sentences import printable
-from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER
+from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER, changing_callbacks
 
 #: Keys of a group that cannot change a result: where files are, how they are read. In other
 #: groups, such as a user's own module, every argument counts, whatever its name.
 INCIDENTAL: Mapping[str, frozenset[str]] = {
-    "data": frozenset({"root", "download", "num_workers", "about"}),
+    "data": frozenset({"root", "download", "num_workers", "about"})
+    | {"batch_size", "data_dir", "persistent_workers", "pin_memory", "prefetch_factor"},
     "lr_rule": frozenset({"measured_in"}),
     "comm_hook": frozenset({"nccl_algo"}),
     "trainer": INCIDENTAL_OF_TRAINER,
@@ -96,6 +97,8 @@ def _digest(settings: Any) -> str:
 def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
     """Only the scientific keys, without the incidental keys inside groups.
 
+    These are known names, callbacks that only show or save, and those that the key `incidental`
+    names.
     A key that is null, false or empty counts as absent, so that a switch added later, off by
     default, does not change the identity of earlier runs.
     """
@@ -107,6 +110,8 @@ def scientific_part(config: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in config.items()
         if key in _SCIENTIFIC and key not in unread
     }
+    for path in config.get("incidental") or ():
+        kept = _without_path(kept, path.split("."))
     return {
         key: value
         for key, value in kept.items()
@@ -127,8 +132,19 @@ def words(config: Mapping[str, Any]) -> Words:
     return {**dict(leaves), **switched_off}
 
 
+def _without_path(group: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    first, *rest = path
+    inner = group.get(first)
+    if rest and isinstance(inner, dict):
+        return {**group, first: _without_path(inner, rest)}
+    return {key: value for key, value in group.items() if rest or key != first}
+
+
 def _without_incidental(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
     incidental = INCIDENTAL.get(name, frozenset())
+    if name == "trainer" and "callbacks" in group:
+        group = {**group, "callbacks": changing_callbacks(group["callbacks"])}
+        incidental = incidental | {"callbacks"} if not group["callbacks"] else incidental
     is_read = name == "optimizer" or (name != "trainer" and _is_read(group))
     spelled = {key: _canonical(value) if is_read else value for key, value in group.items()}
     kept = {key: value for key, value in spelled.items() if key not in incidental}

@@ -38,17 +38,19 @@ class RunSpec:
         batch_plan: micro-batch, accumulation, ranks and steps of each epoch, as far as known.
         schedule: the learning rate at every step; with AdaScale, that of the base batch.
         facts: what the program has found out about it.
+        known_id: the id that it has a result with, if that is another (near_runs.py).
     """
 
     config: RunConfig
     batch_plan: BatchPlan
     schedule: LRSchedule
     facts: Facts = field(default_factory=Facts)
+    known_id: str | None = None
 
     @cached_property
     def run_id(self) -> str:
         """Hash of the scientific configuration."""
-        return identity.run_id(self.identified)
+        return self.known_id or identity.run_id(self.identified)
 
     @cached_property
     def kind(self) -> str:

@@ -73,6 +73,14 @@ _REFUSED_CALLBACKS = {
 }
 
 
+#: Lightning's callbacks that only show or save.
+_SHOWING = frozenset(
+    {"DeviceStatsMonitor", "LearningRateMonitor", "ModelCheckpoint", "ModelSummary"}
+    | {"OnExceptionCheckpoint", "ProgressBar", "RichModelSummary", "RichProgressBar"}
+    | {"TQDMProgressBar", "ThroughputMonitor"}
+)
+
+
 class TrainerSettings(Settings, extra="allow"):
     """Settings of Lightning's Trainer, under the Trainer's own names.
 
@@ -117,6 +125,18 @@ def check_trainer(given: TrainerSettings) -> None:
     ]
     if lines := [*lines, *filter(None, why)]:
         raise ValueError("\n".join(lines))
+
+
+def changing_callbacks(callbacks: Any) -> Any:
+    """Callbacks of a config, a list or by name, without those of Lightning that change nothing."""
+
+    def only_shows(callback: Any) -> bool:
+        package, _, name = str(callback.get("_target_")).rpartition(".")
+        return package.startswith(("lightning.", "pytorch_lightning.")) and name in _SHOWING
+
+    if isinstance(callbacks, Mapping):
+        return {name: c for name, c in callbacks.items() if not only_shows(c)}
+    return [callback for callback in callbacks if not only_shows(callback)]
 
 
 def callback_refusal(kinds: Iterable[str], given: str) -> str | None:

@@ -1,0 +1,93 @@
+"""Finished runs that are runs of a grid, or almost, where a grid has classes of the user's own.
+
+Settings that cannot change a result are not part of a run's identity. Rows of earlier versions, and
+those of commands without `incidental`, have ids that such settings are part of.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sweeper.spec.config import is_ours
+from sweeper.spec.identity import Words, run_id, with_spans, words
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.sentences import several
+from sweeper.store.ledger import Ledger
+from sweeper.store.row_file import RowFile
+
+#: Groups whose settings are the user's own; other keys are swept on purpose.
+_OWN = ("data.", "model.", "module.", "trainer.")
+_MOST_SETTINGS = 3  # that are named
+
+
+@dataclass(frozen=True, slots=True)
+class NearRuns:
+    """Finished runs that are those of a grid, or almost.
+
+    Attributes:
+        known_ids: by run id of the grid, the id of a finished run with the same identity.
+        notes: a sentence if other new runs differ from finished ones in a few settings.
+    """
+
+    known_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    notes: Sequence[str] = ()
+
+    def with_known_id(self, spec: RunSpec) -> RunSpec:
+        """The run, under the id that it has a result with."""
+        known = self.known_ids.get(spec.run_id)
+        return replace(spec, known_id=known) if known else spec
+
+
+def find_near_runs(
+    specs: Mapping[str, RunSpec], ended: Mapping[str, RowFile], ledger: Ledger
+) -> NearRuns:
+    """Compare the new runs of a grid with the finished runs that are not in it."""
+    new = [s for i, s in specs.items() if i not in ended and _is_own(s) and s.config.rerun is None]
+    others = [i for i, row in ended.items() if i not in specs and row.outcome.is_result]
+    if not new or not others:
+        return NearRuns()
+    incidental = new[0].config.incidental
+    found: dict[str, dict[str, Any]] = {}
+    for old_id, row in ledger.rows(others, ["config_json", "micro_batch", "world_size"]).items():
+        try:
+            config = {**json.loads(row["config_json"]), "incidental": incidental}
+            found[old_id] = with_spans(config, row["micro_batch"], row["world_size"])
+        except (ValueError, TypeError):  # no config of ours
+            continue
+    by_id = {run_id(config): old_id for old_id, config in found.items()}
+    known = {spec.run_id: by_id[spec.run_id] for spec in new if spec.run_id in by_id}
+    left = [spec for spec in new if spec.run_id not in known]
+    notes = _describe(left, [words(config) for config in found.values()]) if left else []
+    return NearRuns(known, notes)
+
+
+def _is_own(spec: RunSpec) -> bool:
+    config = spec.config
+    groups = filter(None, (config.module, config.data, config.model))
+    return bool(config.trainer.callbacks) or not all(is_ours(group.target) for group in groups)
+
+
+def _describe(new: Sequence[RunSpec], finished: Sequence[Words]) -> list[str]:
+    wanted, *_ = texts = [_texts(spec.words) for spec in new]
+    known = [_texts(found) for found in finished]
+    differing = [{k for k in wanted.keys() | w.keys() if wanted.get(k) != w.get(k)} for w in known]
+    least = min(differing, key=len)
+    if len(least) > _MOST_SETTINGS or not all(key.startswith(_OWN) for key in least):
+        return []
+    done = {_without(found, least) for found in known}
+    near = sum(_without(found, least) in done for found in texts)
+    names = sorted(least)
+    return [
+        f"{near} of {several(len(new), 'new run')} differ from finished runs only in "
+        f"{', '.join(names)}. If that cannot change a result, add "
+        f"'incidental=[{','.join(names)}]': they are then the same runs."
+    ]
+
+
+def _texts(found: Words) -> dict[str, str]:
+    return {key: text for key, (text, _) in found.items()}
+
+
+def _without(found: Mapping[str, str], keys: set[str]) -> frozenset[tuple[str, str]]:
+    return frozenset((key, text) for key, text in found.items() if key not in keys)
