@@ -54,17 +54,11 @@ def test_every_recipe_says_where_it_comes_from(recipe):
 
 # Peak rate, first rate, warmup epochs and momentum at a batch, as the sources have them.
 STATED = [
-    ("goyal2017", 256, 0.1, 0.1, 5, 0.9),
     ("goyal2017", 8192, 3.2, 0.1, 5, 0.9),
-    ("mccord2021_scaled", 3840, 1.5, None, 5, 0.9),
-    ("mccord2021_scaled", 7680, 3.0, None, 5, 0.9),
     ("mccord2021_scaled", 30720, 12.0, None, 5, 0.9),
-    ("mccord2021_scaled_by_workers", 3840, 3.0, None, 5, 0.9),
     ("mccord2021_scaled_by_workers", 30720, 3.0, None, 5, 0.9),
-    ("mccord2021_unscaled", 3840, 0.0125, 0.0125, 5, 0.9),
     ("mccord2021_unscaled", 30720, 0.0125, 0.0125, 5, 0.9),
     ("you2017_lars", 32768, 32.0, 0.0, 5, 0.9),
-    ("legw2019", 512, 4.0, 0.0, 10 / 64, 0.9),
     ("legw2019", 8192, 16.0, 0.0, 2.5, 0.9),
     ("legw2019", 32768, 32.0, 0.0, 10, 0.9),
     ("lamb2019", 32768, 0.04, 0.0, 20, None),
@@ -85,19 +79,6 @@ def test_a_recipe_has_the_rates_that_its_source_states(
     assert spec.config.optimizer.settings.get("momentum") == momentum
 
 
-def test_mccord_and_dash_decay_only_twice(planned):
-    """Milestones 30, 60 and 90 of 90 epochs: the last rate is a hundredth of the peak."""
-    spec = planned("mccord2021_scaled")
-
-    assert spec.schedule.lr(spec.total_steps - 1) == pytest.approx(0.03)
-
-
-def test_goyals_last_epochs_are_at_a_thousandth_of_the_peak(planned):
-    spec = planned("goyal2017")
-
-    assert spec.schedule.lr(spec.total_steps - 1) == pytest.approx(3.2e-3)
-
-
 def test_the_parabolas_end_at_their_end_rates(planned):
     for recipe, end_lr, peak in (("mlperf_rn50", 1e-4, 21.2), ("nado2021_nesterov", 6e-6, 7.05)):
         spec = planned(recipe)
@@ -106,10 +87,6 @@ def test_the_parabolas_end_at_their_end_rates(planned):
         last = spec.schedule.lr(spec.total_steps - 1)
 
         assert end_lr <= last <= end_lr + peak * (2 * left) ** 2
-
-
-def test_nados_warmup_is_706_steps(planned):
-    assert round(planned("nado2021_nesterov").schedule.warmup_steps) == 706
 
 
 def test_at_7680_both_readings_of_the_scaled_arm_have_the_same_rates(planned):

@@ -63,20 +63,19 @@ def test_gpus_are_compared_with_the_driver_and_the_devices_asked(torch, devices,
     assert severities(torch_checks(torch, devices=devices, driver=driver))["GPUs"] == severity
 
 
-def test_an_interface_that_is_not_here_is_found():
-    found = severities(interface_checks({"NCCL_SOCKET_IFNAME": "ib77"}, hostname="localhost"))
-
-    assert found["NCCL_SOCKET_IFNAME"] == Severity.BROKEN
-
-
-def test_loopback_cannot_carry_a_run_over_several_nodes():
-    found = severities(interface_checks({"GLOO_SOCKET_IFNAME": "lo"}, hostname="localhost"))
-
-    assert found["GLOO_SOCKET_IFNAME"] == Severity.BROKEN
-
-
 def test_a_machine_without_shared_memory_is_warned(tmp_path):
     assert shared_memory_check(tmp_path / "shm").severity == Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("variable", "interface"),
+    [("NCCL_SOCKET_IFNAME", "ib77"), ("GLOO_SOCKET_IFNAME", "lo")],
+    ids=["not here", "cannot carry a run over several nodes"],
+)
+def test_an_interface_that_no_run_can_use_is_found(variable, interface):
+    found = severities(interface_checks({variable: interface}, hostname="localhost"))
+
+    assert found[variable] == Severity.BROKEN
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")

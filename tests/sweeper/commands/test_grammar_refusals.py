@@ -7,35 +7,10 @@ from hydra.types import RunMode
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweeper.commands.overrides import parse
 from sweeper.commands.refusals import check_config_dir, check_dashes, explain_error, refuse
 from sweeper.commands.show_plan import configs_of, main
 from sweeper.spec.run_spec import run_spec
 from sweeper.upstream.hydras import quoted
-
-
-@pytest.mark.parametrize(
-    ("word", "remedy"),
-    [
-        ("512", "Put no spaces around = or between values: batch=256,512."),
-        ("batch =256", "Put no spaces around = or between values: batch=256,512."),
-        ("batch=256,", "Separate values by one comma each, without spaces: batch=A,B."),
-        ("batch=(256,512)", "Separate values by commas alone: batch=256,512."),
-        ("batch=256;512", "Separate values by commas alone: batch=256,512."),
-        ("batch==256", "Write one =: batch=256."),
-        ("warmup=range(0,21,5", "Close every bracket, and quote the word: 'warmup=range(0,21,5)'."),
-        ("results=~/x", "The shell replaces ~ at the start of a word only: results=$HOME/x."),
-        ("data.root=/a (1)", "Quote a value that has spaces or signs: 'data.root=\"/a (1)\"'."),
-        ("data.root=/a=b", "Quote a value that has spaces or signs: 'data.root=\"/a=b\"'."),
-        ("data.root=it's", "Quote a value that has spaces or signs: "
-                           "'data.root=\"it'\"'\"'s\"'."),
-    ],
-)  # fmt: skip
-def test_a_word_that_hydra_cannot_read_comes_with_one_that_it_can(word, remedy):
-    with pytest.raises(ValueError, match="must be KEY=VALUE in Hydra's syntax; got ") as refused:
-        parse([word])
-
-    assert str(refused.value).endswith(f". {remedy}")
 
 
 @pytest.mark.parametrize(
@@ -80,24 +55,6 @@ def test_what_hydra_says_of_a_key_is_said_in_our_words(loader, words, said):
         loader.load_configuration("config", words, run_mode=RunMode.RUN)
 
     assert explain_error(refused.value, words) == said
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("lr_rule=[none,linear]", "lr_rule must be one option; got lr_rule=[none,linear]. For a "
-                                  "run with each, write lr_rule=none,linear."),
-        ("hydra.launcher=slurm", "hydra.launcher must be a group with its settings; got "
-                                 "hydra.launcher=slurm. Write hydra/launcher=slurm."),
-        ("optimizer.name=adam", "optimizer.name must be the name of the class that is chosen; got "
-                                "optimizer.name=adam. Write optimizer=adam."),
-    ],
-)  # fmt: skip
-def test_what_hydra_would_take_for_something_else_is_refused(word, said):
-    with pytest.raises(ValueError, match=r"^.*$") as refused:
-        parse([word])
-
-    assert str(refused.value) == said
 
 
 @pytest.mark.parametrize(

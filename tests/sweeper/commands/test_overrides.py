@@ -10,7 +10,6 @@ from hydra import compose, initialize_config_dir
 from sweeper import CONFIG_FOLDER
 from sweeper.commands import overrides, refusals
 from sweeper.commands.overrides import CONFIG_NAME, parse, plain_config, preset_overrides, values_of
-from sweeper.commands.show_plan import configs_of
 
 
 def test_a_grid_is_the_product_of_its_axes_in_order(grid):
@@ -151,16 +150,6 @@ def test_a_reference_to_nothing_is_told(grid, word, sentence):
         grid(*PROJECT, word)
 
 
-@pytest.mark.parametrize("more", [(), ("+root=/x", "+data.about=${root}")])
-def test_all_missing_keys_are_named_at_once(grid, more):
-    with pytest.raises(
-        ValueError,
-        match=r"^data\.name, data\.root, model\.name must be given\. Write data\.name=VALUE "
-        r"data\.root=VALUE model\.name=VALUE\.$",
-    ):
-        grid("data=images", "model=timm", *more)
-
-
 def test_ranges_and_choices_of_groups_sweep(grid):
     configs = grid("seed=range(3)", "lr_rule=linear,none", "batch=choice(256,512)")
 
@@ -176,26 +165,6 @@ def test_points_share_the_groups_that_they_set_nothing_in(grid):
     assert len({id(config["optimizer"]) for config in configs}) == 1
 
 
-@pytest.mark.parametrize(
-    ("word", "sentence"),
-    [
-        ("batc=1,2", r"^batc must be a config key; got batc=1\. Did you mean batch\?$"),
-        ("data.foldd=1", r"^data.foldd must be a config key; got data.foldd=1\. Known keys"),
-        (
-            "hardware.link=pci",
-            r"hardware.link must be a config key; .* is empty here: give all of it, hardware=",
-        ),
-        ("optimizer.momentm=1", r"^optimizer.momentm .* Did you mean optimizer.momentum\?$"),
-        ("data.root=/a", r"^data.root .* has none; choose data=cifar10 or .* or text\.$"),
-        ("lr_rule=sqr", r"^lr_rule must be one of .*; got lr_rule=sqr\. Did you mean lr_rule=sqrt"),
-        ("seed=interval(0,1)", r"^seed must be a list of values in a grid; got seed=interval"),
-    ],
-)
-def test_a_mistyped_word_gets_a_sentence(grid, word, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        grid(word)
-
-
 @pytest.mark.parametrize("word", ["module.width=3", "data.root=/a"])
 def test_an_argument_of_a_class_of_ones_own_is_added_by_a_plus(grid, word):
     sentence = rf"must be a config key; got {word}\. Write \+{word}, if it is an argument"
@@ -203,9 +172,3 @@ def test_an_argument_of_a_class_of_ones_own_is_added_by_a_plus(grid, word):
         grid(*PROJECT, word)
     hydras = Exception(f"Could not override '{word.partition('=')[0]}'.")
     assert re.search(sentence, refusals.explain_error(hydras, [*PROJECT, word]))
-
-
-@pytest.mark.parametrize("word", ["+guarantees=[keyed items]", "+predicted_memory_gib=1"])
-def test_what_the_program_finds_out_is_no_key(word):
-    with pytest.raises(ValueError, match=r"must be left to the program, which finds it out"):
-        configs_of([word], config_dir=None)

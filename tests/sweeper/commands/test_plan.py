@@ -143,14 +143,6 @@ def test_warnings_are_in_the_text_and_with_the_runs_that_they_concern(planned):
     assert f"Warning: {warning}" in text
 
 
-def test_a_batchnorm_that_varies_is_in_the_warnings_of_each_of_its_runs(planned):
-    _, lines, text = planned("batch=1280,1536", "bn_span=micro")
-
-    for line in lines:
-        assert "640 at batch=1280; 768 at batch=1536." in line["warnings"][-1]
-    assert text.count("640 at batch=1280") == 1
-
-
 @pytest.mark.parametrize(("sweeper", "is_refused"), [("sequential", False), ("grid", True)])
 def test_a_plan_says_that_nobody_would_answer_a_question(sweeper, is_refused, tmp_path, capsys):
     words = [*WORDS, "question='best warmup'", f"hydra/sweeper={sweeper}", f"results={tmp_path}"]

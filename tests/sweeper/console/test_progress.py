@@ -187,7 +187,6 @@ def test_a_run_whose_end_could_not_be_written_is_stopped_if_this_command_had_it(
 @pytest.mark.usefixtures("hurry")
 def test_a_run_tried_again_that_waits_in_a_queue_counts_once(specs, ledger, begin, capsys):
     """It was preempted before this command, and its job goes back into the queue once more."""
-    ledger.prepare()
     begin(specs[0]).end(End(outcome=Outcome.PREEMPTED, reason="SLURM took its nodes away"), ledger)
     table = LiveTable(specs, ledger, text_console(), keys=[])
     queued = Event(queued=[specs[0].run_id])

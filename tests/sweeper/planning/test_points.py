@@ -1,6 +1,5 @@
-"""The points of a grid are the runs that they are alone."""
+"""The points of a grid become runs: which are one training, and which start first."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,12 +7,9 @@ import pytest
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.show_plan import configs_of
 from sweeper.planning import plan as planning
-from sweeper.planning.plan import plan
-from sweeper.spec import identity
+from sweeper.planning.plan import Task, order_by_information, plan
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.row import planned_row
 
-FOLDERS = sorted(Path(CONFIG_FOLDER).glob("[er]*/*.yaml"))  # experiments and recipes
 OPTIONS = [
     f"{path.parent.name}={path.stem}"
     for path in sorted(Path(CONFIG_FOLDER).glob("*/*.yaml"))
@@ -29,11 +25,8 @@ ALSO = {
     "comm_hook=hierarchical": ("comm_hook.ranks_per_node=2", "devices=2", "num_nodes=3"),
     "comm_hook=post_local_sgd": ("comm_hook.workers=2", "comm_hook.start_epoch=5", "devices=2"),
     "data=images": (
-        "data.name=photos",
-        "data.root=/nowhere",
-        "data.num_classes=10",
-        "data.num_train_examples=7680",
-        "data.num_val_examples=100",
+        "data.name=photos", "data.root=/nowhere", "data.num_classes=10",
+        "data.num_train_examples=7680", "data.num_val_examples=100",
     ),
     "data=own": OF_OWN_MODULE,
     "data=text": ("data.name=letters", "data.root=/nowhere", "+data.num_train_examples=7680"),
@@ -47,49 +40,15 @@ ALSO = {
     "module=own": OF_OWN_MODULE,
     "optimizer=module": OF_OWN_MODULE,
     "schedule=growing_batch": ("schedule.max_batch=61440",),
-}
-LONG = ("epochs=90",)
-WORDS = [
-    *((option, *ALSO.get(option, ())) for option in OPTIONS),
-    *((f"+{path.parent.name}={path.stem}", *LONG) for path in FOLDERS),
-    ("bn_span=micro", "devices=2", "micro_batch=384"),
-    ("bn_span=null", "micro_batch=384", "noise_span=384", "ema_decay=0.9"),
-    ("data.about=${model._target_}", "data.validation_fold=${seed}", "tags=a"),
-    ("schedule.milestones=[5,10.5]", "warmup=2.5", "base_lr=1e-1", "optimizer.nesterov=true"),
-]
+}  # fmt: skip
 
 
-def as_it_is_alone(config):
-    """Of a run: all that its identity and its row consist of, worked out by itself."""
-    spec = run_spec(config)
-    known = (
-        identity.run_id(spec.identified),
-        spec.lr_equivalence_id,
-        identity.words(spec.identified),
-    )
-    return known, planned_row(spec), [spec.schedule.lr(step) for step in (0, 7, 90)]
-
-
-def as_planned(spec):
-    known = (spec.run_id, spec.lr_equivalence_id, spec.words)
-    return known, planned_row(spec), [spec.schedule.lr(step) for step in (0, 7, 90)]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [pytest.param(words, marks=pytest.mark.slow) for words in WORDS[:-4]] + WORDS[-4:],
-    ids=" ".join,
-)
-def test_points_that_share_numbers_are_the_runs_they_are_alone(words, ledger, monkeypatch):
+@pytest.mark.slow
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_of_conf_is_planned(option, ledger, monkeypatch):
     monkeypatch.setattr(planning, "check_names", list)  # some are not there
-    configs = configs_of([*words, "seed=3,0,5", "loss_ceiling=null,50,60.5"], config_dir=None)
 
-    specs = {spec.run_id: spec for spec in plan(configs, ledger).specs}
-
-    for config in configs:
-        alone = as_it_is_alone(config)
-        planned = as_planned(specs[alone[0][0]])
-        assert json.dumps(planned) == json.dumps(alone)
+    assert plan(configs_of([option, *ALSO.get(option, ())], config_dir=None), ledger).specs
 
 
 BASE = ("batch=3840", "base_batch=3840", "schedule=constant", "epochs=2", "warmup=0")
@@ -130,44 +89,48 @@ def test_points_of_the_same_training_are_named(grid, ledger):
     ]
 
 
-@pytest.mark.parametrize(
-    "wrong", ["batch=7680.5", "base_lr=-1", f"base_lr={10**20}", "precision=8", "metric=[1]"]
-)
-def test_what_is_wrong_is_refused_beside_points_as_it_is_alone(ledger, grid, wrong):
-    with pytest.raises(ValueError, match=f"^{wrong.partition('=')[0]}") as alone:
-        plan(grid(wrong), ledger)
+def test_one_seed_comes_first_and_of_it_the_corners(config):
+    tasks = [
+        Task(spec=run_spec(config(seed=seed, warmup=warmup, batch=batch)), number=1)
+        for seed in (0, 1)
+        for warmup in (0, 5, 10)
+        for batch in (3840, 7680, 15360, 30720)
+    ]
 
-    with pytest.raises(ValueError, match=f"^{wrong.partition('=')[0]}") as beside:
-        plan([*grid("seed=1,2"), *grid(wrong)], ledger)
+    ordered = [task.spec.config for task in order_by_information(tasks)]
 
-    assert str(beside.value) == str(alone.value)
-
-
-@pytest.mark.parametrize("seed", ["-1", "true", "1.0", "null", "9223372036854775808"])
-def test_what_is_no_seed_is_refused_beside_others(ledger, grid, seed):
-    with pytest.raises(ValueError, match=r"^seed must be a whole number, 0 or more"):
-        plan(grid(f"seed=1,{seed}"), ledger)
+    assert [config.seed for config in ordered] == [0] * 12 + [1] * 12
+    assert [(c.warmup, c.batch) for c in ordered[:4]] == [
+        (0, 3840), (0, 30720), (10, 3840), (10, 30720),
+    ]  # fmt: skip
+    assert (ordered[11].warmup, ordered[11].batch) == (5, 15360)  # the last to halve both gaps
 
 
-def test_numbers_of_another_type_are_read_by_themselves(ledger, grid):
-    (config,) = grid("warmup=5")
+def test_what_is_no_number_keeps_its_place(config):
+    rules = [{"name": name} for name in ("sqrt", "linear", "none")]
+    tasks = [Task(spec=run_spec(config(lr_rule=rule)), number=1) for rule in rules]
 
-    planned = plan([config, {**config, "warmup": 5.0}, config], ledger)
-
-    assert (len(planned.specs), planned.repeats) == (1, 2)
-    with pytest.raises(ValueError, match=r"^batch must be a whole number"):
-        plan([config, {**config, "batch": 3840.0}], ledger)
+    assert order_by_information(tasks) == tasks
 
 
-def test_a_grid_over_models_that_a_module_does_not_read_is_refused(ledger, grid):
-    words = ("module=own", "module._target_=json.JSONDecoder", "metric=val/loss")
-
-    with pytest.raises(ValueError, match=r"^model can be swept with module=classifier only"):
-        plan(grid(*words, "metric_mode=min", "model=resnet8,resnet20"), ledger)
+MEASURED = ("lr_rule=saturating", "lr_rule.noise_scale=measured")
 
 
-def test_a_grid_over_folders_of_data_is_refused(ledger, grid):
-    words = ("data=images", "data.name=cats", "data.num_classes=2", "data.num_train_examples=3840")
+def test_saturating_takes_the_noise_scale_of_an_earlier_run(ledger, grid):
+    """McCandlish at a noise scale of 10,000: 0.1 at 256 becomes 1.74027 at 7,680."""
+    runs = {"0a1b2c3d4e5f": 1e4, "00000000000f": None}
+    for run_id, noise in runs.items():
+        row = {"run_id": run_id, "attempt": 1, "outcome": "finished", "noise_scale": noise}
+        ledger.publish(row, [])
+    base = ("batch=7680", "base_lr=0.1", "base_batch=256")
+    earlier, nothing = (grid(*MEASURED, *base, f"+lr_rule.measured_in={run}") for run in runs)
+    given = grid("lr_rule=saturating", "lr_rule.noise_scale=10000", *base)
 
-    with pytest.raises(ValueError, match=r"^data.root must be one folder .*; got /a and /b\. "):
-        plan(grid(*words, "data.root=/a,/b"), ledger)
+    (spec,) = plan(earlier, ledger).specs
+
+    assert spec.schedule.peak_lr == pytest.approx(1.74027, rel=1e-5)
+    assert spec.run_id == plan(given, ledger).specs[0].run_id
+    with pytest.raises(ValueError, match=r"^lr_rule\.noise_scale=measured needs .* got .*00f\. "):
+        plan(nothing, ledger)
+    with pytest.raises(ValueError, match="above 0 where no results folder is read; got"):
+        run_spec(*grid(*MEASURED))

@@ -46,6 +46,8 @@ def test_science_changes_the_identity(config, changes):
         {"results": "elsewhere"},
         {"accelerator": "cpu"},
         {"timeout_s": 60},
+        {"comm_hook": {"name": "all_reduce", "nccl_algo": "tree"}},
+        {"reproducible": True, "micro_batch": 384},  # the sums are the same up to rounding
     ],
     ids=str,
 )
@@ -53,11 +55,11 @@ def test_layout_and_place_do_not_change_the_identity(config, changes):
     assert run_spec(config(**changes)).run_id == run_spec(config()).run_id
 
 
-def test_a_switch_that_is_off_is_as_good_as_absent(config):
-    without = {key: value for key, value in config().items() if key != "loss_ceiling"}
+def test_keys_that_are_off_may_be_absent_as_in_an_earlier_versions_config(default_config):
+    on = {key: v for key, v in default_config.items() if v is not None and v is not False}
 
-    assert config()["loss_ceiling"] is None
-    assert run_id(without) == run_id(config())
+    assert len(on) < len(default_config)
+    assert run_spec(on).run_id == run_spec(default_config).run_id
 
 
 def test_the_folder_of_the_data_does_not_change_the_identity(config):
@@ -91,9 +93,11 @@ def test_a_class_of_the_users_own_goes_by_its_path(config):
 
 
 def test_number_formats_and_key_order_do_not_change_the_identity(config):
-    reordered = dict(reversed(config(base_lr=1e-1, warmup=5.0).items()))
+    def numbered(kind):
+        optimizer = {**config()["optimizer"], "weight_decay": kind(0)}
+        return config(base_lr=0.1, warmup=kind(5), optimizer=optimizer)
 
-    assert run_id(reordered) == run_id(config(base_lr=0.1, warmup=5))
+    assert run_id(dict(reversed(numbered(float).items()))) == run_id(numbered(int))
 
 
 @pytest.mark.parametrize(
@@ -107,13 +111,6 @@ def test_what_others_read_counts_as_it_was_given(config, group, key):
     assert run_id(one) != run_id(all_of_it)
     assert words(one)[f"{group}.{key}"][0] == "1"
     assert words(all_of_it)[f"{group}.{key}"][0] == "1.0"
-
-
-def test_numbers_of_an_optimizer_are_one_in_any_format(config):
-    optimizer = config()["optimizer"]
-    ids = {run_id(config(optimizer={**optimizer, "weight_decay": zero})) for zero in (0, 0.0)}
-
-    assert len(ids) == 1
 
 
 def test_the_span_micro_is_the_number_of_examples_it_comes_to(config):

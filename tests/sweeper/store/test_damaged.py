@@ -65,8 +65,10 @@ def flip(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("table", ["runs", "curves"])
-@pytest.mark.parametrize("damage", [cut, empty, zero, flip])
+@pytest.mark.parametrize(
+    ("table", "damage"),
+    [("runs", cut), ("runs", flip), ("curves", empty), ("curves", zero), ("curves", flip)],
+)
 def test_a_damaged_file_is_set_aside_and_its_run_made_again(
     sweep_here, made, damaged, capsys, table, damage
 ):
@@ -124,9 +126,8 @@ def test_a_flipped_bit_is_not_merged_under_a_new_checksum(damaged, table):
     assert first.exists()
     assert second.exists()
     assert find_damaged(damaged) == [first]
-    assert Ledger(damaged).rows([first.name[:12]], ["seed"]).keys() == (
-        set() if table == "runs" else {first.name[:12]}
-    )
+    rows = Ledger(damaged).rows([first.name[:12]], ["seed"])
+    assert len(rows) == (table == "curves")
 
 
 @pytest.mark.parametrize(
@@ -179,14 +180,6 @@ def test_a_damaged_merged_file_stays_until_the_user_moves_it(sweep_here, made, d
     pd.testing.assert_frame_equal(of_runs(damaged), of_runs(made))
 
 
-def test_a_row_that_was_removed_is_made_anew(sweep_here, made, damaged):
-    next((damaged / "runs").iterdir()).unlink()
-
-    assert sweep_here(damaged, *WORDS) == 0
-
-    pd.testing.assert_frame_equal(of_runs(damaged), of_runs(made))
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -214,8 +207,7 @@ def test_what_an_attempt_left_may_be_damaged(sweep_here, made, damaged, name, co
 
 @pytest.mark.parametrize("command", ["status", "plan", "compact"])
 def test_commands_that_only_read_work_around_it(damaged, capsys, command):
-    for path in sorted((damaged / "runs").iterdir())[:1]:
-        cut(path)
+    cut(min((damaged / "runs").iterdir()))
     module, _ = COMMANDS[command]
     words = [*WORDS, f"results={damaged}", "--no-memory"] if command == "plan" else [str(damaged)]
     main = __import__(module, fromlist=["main"]).main
@@ -245,18 +237,18 @@ def test_a_file_that_may_not_be_read_is_not_taken_for_damaged(damaged, monkeypat
     assert not (damaged / "damaged").exists()
 
 
-@pytest.mark.parametrize("where", [0.1, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("where", [0.1, 0.999])
 def test_a_checkpoint_with_a_flipped_bit_is_set_aside(sweep_here, made, results, capsys, where):
     """torch loads such a file without a word, with other weights, or refuses it: at its end."""
-    words = [word for word in WORDS if not word.startswith("epochs")]
-    assert sweep_here(results, *words, "epochs=2", "keep_checkpoint=true", "seed=0") == 0
+    words = [*WORDS[:-1], "seed=0", "keep_checkpoint=true"]
+    assert sweep_here(results, *words) == 0
     (checkpoint,) = results.glob("attempts/*/checkpoint.ckpt")
     content = bytearray(checkpoint.read_bytes())
     content[int(where * len(content))] ^= 1
     checkpoint.write_bytes(content)
     next((results / "runs").iterdir()).unlink()
 
-    code = sweep_here(results, *words, "epochs=2", "keep_checkpoint=true", "seed=0")
+    code = sweep_here(results, *words)
 
     said = capsys.readouterr().out
     assert code == 0

@@ -1,9 +1,13 @@
 """What was measured of runs: columns of the tables, or what their modules logged."""
 
+import subprocess
+
 import pytest
 
+from sweeper.store import publish
 from sweeper.store.compaction import compact
 from sweeper.store.ledger import Ledger
+from sweeper.store.row import git_commit
 from sweeper.store.table_files import write_rows
 
 
@@ -55,3 +59,27 @@ def test_a_full_disk_is_said_to_be_full_for_the_file_that_found_it_so(tmp_path, 
 
     with pytest.raises(OSError, match=r"No space left on device: '.*/a.parquet'$"):
         write_rows([], path)
+
+
+def test_a_file_that_cannot_be_flushed_is_named_and_not_published(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(publish, "flush_to_disk", fail)
+    path = tmp_path / "released.json"
+
+    with pytest.raises(OSError, match=f"Input/output error: '{path}'$"):
+        publish.publish_json(path, {})
+
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [BlockingIOError(11, "full"), OSError(12, "no memory")])
+def test_a_row_is_made_where_no_process_can_be_started_for_its_commit(monkeypatch, error):
+    def refuse(*arguments, **settings):
+        del arguments, settings
+        raise error
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+
+    assert git_commit.__wrapped__() is None

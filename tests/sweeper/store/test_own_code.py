@@ -70,7 +70,7 @@ def test_what_a_module_imports_of_the_users_counts_too(project):
     assert code_hash(own_code.own_code(["loose.callback"])) != code_hash(of_loose)
 
 
-def test_installed_packages_and_ours_do_not_count():
+def test_installed_packages_and_ours_do_not_count_and_leave_no_note(tmp_path):
     named = {
         "optimizer": {"_target_": "module.configure_optimizers"},
         "model": {"_target_": "torchvision.models.resnet18"},
@@ -79,6 +79,8 @@ def test_installed_packages_and_ours_do_not_count():
 
     assert own_code.own_code(targets({**named, "more": {"_target_": "json.loads"}})) == {}
     assert code_hash({}) is None
+    own_code.record_code({}, tmp_path, tmp_path)
+    assert own_code.recorded_hashes(tmp_path) == [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.usefixtures("project")
@@ -107,16 +109,6 @@ def test_any_change_of_a_source_changes_the_hash(project, tmp_path):
 
 
 @pytest.mark.usefixtures("project")
-def test_an_attempt_notes_its_sources_and_the_results_list_them(tmp_path):
-    own_code.record_code(code(), tmp_path, tmp_path / "results")
-
-    (digest,) = own_code.recorded_hashes(tmp_path)
-    assert digest == code_hash(code())
-    assert own_code.stored_code(digest, tmp_path / "results") == code()
-    assert own_code.stored_code("other", tmp_path / "results") == {}
-
-
-@pytest.mark.usefixtures("project")
 def test_an_attempt_that_resumes_notes_the_sources_before_its_own_too(tmp_path, project):
     """As with code=keep; an unchanged source is noted once."""
     folders = [tmp_path / str(number) for number in range(4)]
@@ -126,17 +118,12 @@ def test_an_attempt_that_resumes_notes_the_sources_before_its_own_too(tmp_path, 
         before = folders[number - 1] if number else None
         own_code.record_code(code(), folder, tmp_path, resumed=before)
 
+    assert own_code.stored_code(code_hash(code()), tmp_path) == code()
+    assert own_code.stored_code("other", tmp_path) == {}
     hashes = [own_code.recorded_hashes(folder) for folder in folders]
     first, second, third = hashes[2][::-1]
     assert len({first, second, third}) == 3
     assert hashes == [[first], [second, first], [third, second, first], [third, second, first]]
-
-
-def test_without_sources_of_the_users_nothing_is_noted(tmp_path):
-    own_code.record_code({}, tmp_path, tmp_path)
-
-    assert own_code.recorded_hashes(tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("project")

@@ -15,13 +15,8 @@ import pytest
 from sweeper.launch import kernel_memory
 from sweeper.launch.fork_server import ForkServerDied, isolate_imports, start_process, train_rank
 from sweeper.launch.kernel_memory import oom_kills, out_of_memory
-from sweeper.launch.local.launcher import run_here
-from sweeper.launch.local.slots import Machine
-from sweeper.planning.plan import Task
-from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import WorkerArgs
 from sweeper.store.lease import process_start
-from sweeper.store.ledger import Ledger
 
 _MIB = 2**20
 
@@ -259,13 +254,6 @@ def test_a_rank_without_torch_tells_the_first_error_of_its_import(
 
     record = json.loads((tmp_path / "record-0.json").read_text())
     assert record["reason"].startswith(f"torch must be imported to train; it could not be ({words}")
-
-
-def test_float16_where_there_is_no_gpu_is_refused_before_anything_starts(short, results):
-    task = Task(spec=run_spec(short(precision="16-mixed")), number=1)
-
-    with pytest.raises(ValueError, match="precision=16-mixed needs a GPU"):
-        next(run_here([task], Ledger(results), Machine(cores=2)))
 
 
 def test_float16_that_turns_out_to_be_on_a_cpu_fails(launch, monkeypatch):

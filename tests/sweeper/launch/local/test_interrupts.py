@@ -1,6 +1,7 @@
 """Ctrl-C: answered at once, the runs saved meanwhile; pressed again, everything stops."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from sweeper.launch.local import interrupts
 from sweeper.launch.local.interrupts import catch_signals
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.launch.ranks import Running, worker_failure
+from sweeper.launch.ranks import GracefulStop, Running, worker_failure
 from sweeper.planning.plan import Event, Task
 from sweeper.spec.run_spec import run_spec
+from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
+from sweeper.store.step_progress import read_step_progress
 
 
 class Rank:
@@ -37,7 +40,7 @@ class Rank:
 
 
 class Ranks:
-    """Runs that began an hour ago, so that there is much to lose."""
+    """Runs that began an hour ago."""
 
     def __init__(self, started) -> None:
         self.started = started
@@ -46,11 +49,16 @@ class Ranks:
 
     def start(self, attempt, environment):
         del environment
-        began = time.time() - 3600
-        os.utime(attempt.folder / "config.json", (began, began))
-        ranks = [Rank()]
-        self.started.append((attempt, ranks[0]))
-        return Running(attempt=attempt, processes=ranks, failure=worker_failure)
+        make_old(attempt)
+        rank = Rank()
+        self.started.append((attempt, rank))
+        return Running(attempt=attempt, processes=[rank], failure=worker_failure)
+
+
+def make_old(attempt) -> None:
+    """So that there is much to lose, and a graceful stop is waited for."""
+    began = time.time() - 3600
+    os.utime(attempt.folder / "config.json", (began, began))
 
 
 @pytest.fixture
@@ -60,10 +68,8 @@ def started():
 
 
 @pytest.fixture
-def running(short, results, started):
+def running(short, ledger, started):
     """Two runs, as a launcher reports them, after the first report."""
-    ledger = Ledger(results)
-    ledger.prepare()
     tasks = [Task(spec=run_spec(short(seed=seed)), number=1) for seed in (0, 1)]
     events = run_here(tasks, ledger, Machine(cores=2, jobs=2), ranks=Ranks(started))
     assert next(events).said == ["Loading torch ..."]
@@ -163,6 +169,61 @@ def test_ctrl_c_that_comes_while_an_event_is_taken_in_reaches_the_runs(running, 
     assert {id for event in taken for id in event.ended} == {
         attempt.spec.run_id for attempt, _ in started
     }
+
+
+@pytest.mark.parametrize(
+    ("seconds", "where"), [(0.05, r"after \d+ of 16 steps of epoch 1"), (3600, "after epoch 0")]
+)
+def test_a_stopped_sweep_saves_its_runs_after_the_step_they_are_in(
+    config, short, ledger, seconds, where
+):
+    """Steps of five micro-batches; a run whose step does not end is given up."""
+    model = {"_target_": "provoked.Slow", "seconds": seconds}
+    slow = short(model=model, micro_batch=768, batch=3840, data=config()["data"])
+    runs = run_here([Task(spec=run_spec(slow), number=1)], ledger, Machine(cores=2))
+    next(runs)  # torch is being loaded
+    (attempt,) = next(runs).began
+    log = attempt.folder / "log.txt"
+    while not log.exists() or "training" not in log.read_text():
+        next(runs)
+    if seconds < 1:
+        make_old(attempt)
+
+    runs.close()
+
+    (row,) = pd.read_parquet(ledger.results / "runs").itertuples()
+    assert row.outcome == "preempted"
+    assert re.fullmatch(f"stopped {where}", row.reason)
+    assert (row.steps > 0) == (seconds < 1)
+    reported = read_step_progress(attempt.folder)
+    assert (reported is not None and reported.steps == 16) == (seconds < 1)
+
+
+def test_a_stopped_sweep_does_not_wait_for_a_run_of_which_a_rank_has_failed(short, ledger):
+    """The other ranks wait for it in a collective; the outcome is the failure."""
+    attempt = Attempt.begin(run_spec(short(devices=2)), ledger, 1)
+    make_old(attempt)
+    ranks = [Rank(), Rank()]
+    stop = GracefulStop([Running(attempt=attempt, processes=ranks, failure=worker_failure)])
+    assert stop.is_waited_for
+
+    ranks[0].exitcode = 1
+
+    assert not stop.is_waited_for
+
+
+@pytest.mark.parametrize("at", ["store.attempt.record_code", "launch.ranks.LocalRanks.start"])
+def test_a_run_interrupted_between_claim_and_start_has_its_row(short, ledger, monkeypatch, at):
+    """Ctrl-C while the attempt's folder is being made, or while the fork server is waited for."""
+    monkeypatch.setattr(f"sweeper.{at}", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    runs = run_here([Task(spec=run_spec(short()), number=1)], ledger, Machine(cores=2))
+
+    with pytest.raises(KeyboardInterrupt):
+        list(runs)
+
+    (row,) = pd.read_parquet(ledger.results / "runs").itertuples()
+    assert (row.outcome, row.reason) == ("preempted", "stopped after epoch 0")
+    assert not ledger.active()
 
 
 def test_a_closed_terminal_ends_a_sweep_as_ctrl_c_does_unless_the_signal_is_handled():

@@ -1,23 +1,13 @@
 """Runs on this machine: every way to end is a row, and none takes the others down."""
 
 import os
-import re
-import signal
-import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from sweeper.launch.local.launcher import run_here
-from sweeper.launch.local.slots import Machine
-from sweeper.launch.ranks import GracefulStop, LocalRanks, Running, worker_failure
-from sweeper.planning.plan import Task, claim_tasks, plan
-from sweeper.spec.run_spec import run_spec
-from sweeper.store import attempt as attempt_module
-from sweeper.store.attempt import Attempt
+from sweeper.planning.plan import claim_tasks, plan
 from sweeper.store.ledger import Ledger
-from sweeper.store.step_progress import read_step_progress
 
 
 def provoked(name: str, **changes) -> dict:
@@ -127,18 +117,6 @@ def test_a_batch_other_than_the_one_asked_for_fails_loudly(launch, data, found):
     )
 
 
-@pytest.mark.slow
-def test_device_counts_may_differ_from_run_to_run(launch):
-    """One sweep, 1, 2 and 1 ranks (with Lightning's own launcher the third run goes wrong)."""
-    rows = launch({"seed": 0}, {"seed": 1, "devices": 2}, {"seed": 2}).sort_values("seed")
-
-    assert list(rows.outcome) == ["finished"] * 3
-    assert list(rows.world_size) == [1, 2, 1]
-    assert (rows.steps == 2).all()
-    assert (rows.realised_batch_min == 7680).all()
-    assert (rows.realised_batch_max == 7680).all()
-
-
 def test_a_failed_run_is_tried_again_only_on_request(launch, short, results):
     cursed = provoked("Raising", batch=768)
     launch(cursed)
@@ -148,119 +126,6 @@ def test_a_failed_run_is_tried_again_only_on_request(launch, short, results):
     assert claim_tasks(planned, ledger, retry=None, rerun=None) == []
     (again,) = claim_tasks(planned, ledger, retry="failed", rerun=None)
     assert again.number == 2
-
-
-def test_starting_over_keeps_the_earlier_rows(launch, short, results):
-    launch({})
-    ledger = Ledger(results)
-    planned = plan([short()], ledger)
-
-    (again,) = claim_tasks(planned, ledger, retry=None, rerun="all")
-    for _ in run_here([again], ledger, Machine(cores=2)):
-        pass
-
-    current = only(pd.read_parquet(results / "runs"))
-    earlier = only(pd.read_parquet(results / "superseded/runs"))
-    assert (earlier.attempt, current.attempt) == (1, 2)
-    assert earlier.val_loss == current.val_loss
-
-
-@pytest.mark.parametrize(
-    ("seconds", "where"), [(0.05, r"after \d+ of 16 steps of epoch 1"), (3600, "after epoch 0")]
-)
-def test_a_stopped_sweep_saves_its_runs_after_the_step_they_are_in(
-    config, short, results, seconds, where
-):
-    """Steps of five micro-batches; a run whose step does not end is given up."""
-    slow = provoked("Slow", micro_batch=768, batch=3840, data=config()["data"])
-    slow["model"]["seconds"] = seconds
-    ledger = Ledger(results)
-    ledger.prepare()
-    runs = run_here([Task(spec=run_spec(short(**slow)), number=1)], ledger, Machine(cores=2))
-    next(runs)  # torch is being loaded
-    (attempt,) = next(runs).began
-    log = attempt.folder / "log.txt"
-    while not log.exists() or "training" not in log.read_text():
-        next(runs)
-    if seconds < 1:
-        make_old(attempt)
-
-    runs.close()
-
-    row = only(pd.read_parquet(results / "runs"))
-    assert row.outcome == "preempted"
-    assert re.fullmatch(f"stopped {where}", row.reason)
-    assert (row.steps > 0) == (seconds < 1)
-    reported = read_step_progress(attempt.folder)
-    assert (reported is not None and reported.steps == 16) == (seconds < 1)
-
-
-def test_a_stopped_sweep_does_not_wait_for_a_run_of_which_a_rank_has_failed(short, results):
-    """The other ranks wait for it in a collective; the outcome is the failure."""
-    ledger = Ledger(results)
-    ledger.prepare()
-    attempt = Attempt.begin(run_spec(short(devices=2)), ledger, 1)
-    make_old(attempt)
-    ranks = [FakeRank(None), FakeRank(None)]
-    run = Running(attempt=attempt, processes=ranks, failure=worker_failure)
-    stop = GracefulStop([run])
-    assert stop.is_waited_for
-
-    ranks[0].exitcode = 1
-
-    assert not stop.is_waited_for
-
-
-@pytest.mark.parametrize("at", ["claim", "start"])
-def test_a_run_interrupted_between_claim_and_start_has_its_row(short, results, monkeypatch, at):
-    """Ctrl-C while the attempt's folder is being made, or while the fork server is waited for."""
-    ledger = Ledger(results)
-    ledger.prepare()
-    if at == "claim":
-        monkeypatch.setattr(attempt_module, "record_code", interrupted)
-    ranks = LocalRanks() if at == "claim" else Interrupting()
-    runs = run_here([Task(spec=run_spec(short()), number=1)], ledger, Machine(cores=2), ranks=ranks)
-
-    with pytest.raises(KeyboardInterrupt):
-        list(runs)
-
-    row = only(pd.read_parquet(results / "runs"))
-    assert (row.outcome, row.reason) == ("preempted", "stopped after epoch 0")
-    assert not ledger.active()
-
-
-def interrupted(*args, **settings) -> None:
-    del args, settings
-    signal.raise_signal(signal.SIGINT)
-
-
-class Interrupting(LocalRanks):
-    def start(self, *args):
-        interrupted(*args)
-
-
-def make_old(attempt: Attempt) -> None:
-    """So that there is much to lose, and a graceful stop is waited for."""
-    began = time.time() - 3600
-    os.utime(attempt.folder / "config.json", (began, began))
-
-
-class FakeRank:
-    sentinel = None
-
-    def __init__(self, exitcode: int | None) -> None:
-        self.exitcode = exitcode
-
-    def kill(self) -> None: ...
-
-    def join(self, timeout: float | None = None) -> None: ...
-
-
-def test_several_nodes_are_refused(short, results):
-    task = Task(spec=run_spec(short(num_nodes=2)), number=1)
-
-    with pytest.raises(ValueError, match="num_nodes must be 1 with hydra/launcher=local; got"):
-        next(run_here([task], Ledger(results), Machine(cores=2)))
 
 
 def test_nothing_temporary_is_left(launch, results):

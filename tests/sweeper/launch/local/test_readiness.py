@@ -62,11 +62,19 @@ def test_a_device_must_be_there(refusal, machine, words, said):
     assert bool(found) == bool(said)
 
 
-def test_no_run_starts_without_its_data(grid, results):
-    (config,) = grid(*WORDS, *MORE, f"results={results}")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*WORDS, *MORE], r"data\.root must hold torchvision's files of CIFAR10"),
+        (["num_nodes=2"], r"num_nodes must be 1 with hydra/launcher=local; got"),
+        (["precision=16-mixed"], r"precision=16-mixed needs a GPU"),
+    ],
+)
+def test_no_run_starts_without_what_it_needs(grid, results, words, said):
+    (config,) = grid(*words, f"results={results}")
     task = Task(spec=run_spec(config), number=1)
 
-    with pytest.raises(ValueError, match=r"^data\.root must hold torchvision's files of CIFAR10"):
+    with pytest.raises(ValueError, match=f"^{said}"):
         next(run_here([task], Ledger(results), Machine(cores=2)))
 
     assert not results.exists()

@@ -44,7 +44,6 @@ def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, l
         what = {"config": spec.config.resolved, "from_scratch": False, "submission": "0123"}
         ticket = Ticket(run_id=spec.run_id, number=1, index=None, **what)
         Tickets(ledger).claim(ticket, instead_of=None)
-    ledger.prepare()
     assert Attempt.begin(specs[0], ledger, 1)  # another job has it
 
     code = Job(ledger, "0123", POLICY.model_copy(update={"pulling_jobs": 2}), FirstSignal()).run(

@@ -36,13 +36,10 @@ def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job
             {"warning_s": "soon"},
             "warning_s must be a whole number, 1 or more; got warning_s='soon'.",
         ),
-        ({"grace_s": -1}, "grace_s must be a number, 0 or more; got grace_s=-1."),
         (
             {"term_grace_s": None},
             "term_grace_s must be a number, 0 or more; got term_grace_s=null.",
         ),
-        ({"poll_s": "often"}, "poll_s must be a number above 0; got poll_s='often'."),
-        ({"detach": "no"}, "detach must be true or false; got detach='no'."),
         ({"throttle": 0}, "throttle must be a whole number, 1 or more, or null; got throttle=0."),
         (
             {"gpus_per_node": "all"},

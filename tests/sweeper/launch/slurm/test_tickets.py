@@ -32,15 +32,6 @@ def test_a_ticket_of_another_version_is_refused_in_words(default_config):
         _ = ticket(default_config, run_id="0123456789ab").spec
 
 
-def test_status_shows_a_ticket_that_it_does_not_understand(default_config, results):
-    tickets = Tickets(Ledger(results))
-    tickets.claim(ticket(default_config, config={"batch": 1}), instead_of=None)
-    (line,) = waiting_runs(Ledger(results))
-
-    assert line["state"] == "outdated"
-    assert "Repeat the command with this version" in line["why"]
-
-
 def test_a_ticket_for_any_job_has_one_as_long_as_one_of_the_array_is_in_the_queue(
     default_config, results
 ):
@@ -94,7 +85,6 @@ def test_a_run_whose_job_was_put_back_into_the_queue_is_shown_once_as_queued(
     default_config, ledger, capsys, monkeypatch, was_cut_off
 ):
     """After a preemption, which has its row, and after the loss of a node, which has none."""
-    ledger.prepare()
     tickets = Tickets(ledger)
     tickets.claim(ticket(default_config), instead_of=None)
     tickets.open_submission("0123")
@@ -129,7 +119,6 @@ def test_a_run_that_ended_elsewhere_does_not_wait_for_the_job_that_left(
     default_config, ledger, monkeypatch, outcome, is_shown
 ):
     """A command on this machine had it when its job started."""
-    ledger.prepare()
     Tickets(ledger).claim(ticket(default_config), instead_of=None)
     attempt = Attempt.begin(run_spec(default_config), ledger, 1)
     attempt.end(End(outcome=Outcome(outcome), reason=""), ledger)
@@ -140,7 +129,6 @@ def test_a_run_that_ended_elsewhere_does_not_wait_for_the_job_that_left(
 
 def test_a_run_that_never_began_has_no_log_to_be_looked_at(default_config, ledger, capsys):
     """Its job was cancelled while it waited."""
-    ledger.prepare()
     attempt = Attempt.begin(run_spec(default_config), ledger, 1)
     attempt.end(End(outcome=Outcome.PREEMPTED, reason="its job left the queue"), ledger)
 
