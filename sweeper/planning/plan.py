@@ -314,7 +314,7 @@ def _with_measured_noise(
             msg = (
                 "lr_rule.noise_scale=measured needs lr_rule.measured_in, a run in "
                 f"{ledger.results} that has ended and measured its noise; got lr_rule.measured_in="
-                f"{run_id or None}. Train one with noise_span=... and write "
+                f"{run_id or 'null'}. Train one with noise_span=... and write "
                 "+lr_rule.measured_in=RUN_ID."
             )
             raise ValueError(msg)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sweeper.spec.batch import BatchPlan
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Decay, number_or_nan
+from sweeper.spec.sentences import as_typed
 
 #: From a 0-based step and the length of the warmup [steps]: how far the rate has climbed by then,
 #: 0 at the start and 1 at the peak.
@@ -79,7 +80,7 @@ def warmup_climb(
     if (start == "horovod") != (workers is not None):
         msg = (
             "warmup_workers must be given with warmup_start=horovod and only with it; got "
-            f"warmup_start={start}, warmup_workers={workers}. "
+            f"warmup_start={start}, warmup_workers={as_typed(workers)}. "
             + ("Write warmup_workers=240." if workers is None else "Remove warmup_workers.")
         )
         raise ValueError(msg)

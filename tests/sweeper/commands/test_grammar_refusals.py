@@ -7,6 +7,7 @@ from hydra.types import RunMode
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweeper.commands.overrides import parse
 from sweeper.commands.refusals import check_config_dir, check_dashes, explain_error, refuse
 from sweeper.commands.show_plan import configs_of, main
 from sweeper.spec.run_spec import run_spec
@@ -25,23 +26,6 @@ from sweeper.upstream.hydras import quoted
         (["callbacks=default"],
          "callbacks must be a config key; got callbacks=default. Write "
          "+callbacks@trainer.callbacks=default, which gives them to the Trainer."),
-        (["recipes=goyal2017"],
-         "recipes must be a config key; got recipes=goyal2017. Did you mean +recipe?"),
-        (["hydra.sweeper.n_trials=3"],
-         "hydra.sweeper.n_trials must be a config key; got hydra.sweeper.n_trials=3. Did you mean "
-         "n_trials?"),
-        (["hydra.launcher.time=3"],
-         "hydra.launcher.time must be a config key; got hydra.launcher.time=3. See them all with "
-         "--cfg hydra."),
-        (["+recipe=goyal2017", "+recipe=lamb2019"],
-         "recipe must be chosen once; got +recipe=goyal2017 +recipe=lamb2019. For a run with "
-         "each: +recipe=A,B."),
-        (["+experiment=goyal2017", "+experiment=limit2020"],
-         "experiment must be chosen once; got +experiment=goyal2017 +experiment=limit2020. Give "
-         "each a command of its own."),
-        (["+batch=256"], "batch must be set without +; got +batch=256. Write batch=256."),
-        (["+schedule=cosine"],
-         "schedule must be set without +; got +schedule=cosine. Write schedule=cosine."),
         (["batch=256,512"],
          "batch must have one value in a single run; got batch=256,512. For a run at each "
          "value: sweeper -m; sweeper plan lists the runs."),
