@@ -25,7 +25,7 @@ from sweeper.tuning.point_study import (
     SPACE_KEY,
 )
 from sweeper.tuning.space import Space, edge_advice, read_space
-from sweeper.tuning.storage import JOURNAL, read_storage
+from sweeper.tuning.storage import JOURNAL, name_storage, read_storage
 from sweeper.tuning.study_settings import OBJECTIVES, parse_objective
 
 #: Studies that differ only in these keys are replicates of each other.
@@ -113,22 +113,23 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
     """
     is_there = storage is not None or (Path(results) / JOURNAL).exists()
     kept = read_storage(storage, Path(results)) if is_there else InMemoryStorage()
-    names = optuna.get_all_study_names(kept)
-    if not names:
-        msg = (
-            f"results must hold studies of hydra/sweeper=optuna; got {results}, which has none. "
-            "Tune first, or name their storage."
-        )
-        raise ValueError(msg)
     runs = load_runs(results, _FROM_RUNS).set_index("run_id")
     sets: dict[str, dict[str, Study]] = {}
-    for name in names:
-        study = optuna.load_study(study_name=name, storage=kept)
-        settings = study.user_attrs.get(SETTINGS_KEY, {})
-        if len(study.directions) == 1 and settings:
-            key = json.dumps([study.user_attrs[SPACE_KEY], settings["hydra.sweeper.objectives"]])
-            sets.setdefault(key, {})[name] = study
-    tuned = [_build_tuned(studies, runs) for studies in sets.values()]
+    with name_storage("--storage", storage or str(Path(results, JOURNAL))):
+        for name in optuna.get_all_study_names(kept):
+            study = optuna.load_study(study_name=name, storage=kept)
+            settings = study.user_attrs.get(SETTINGS_KEY, {})
+            if len(study.directions) == 1 and settings and study.trials:
+                objectives = settings["hydra.sweeper.objectives"]
+                key = json.dumps([study.user_attrs[SPACE_KEY], objectives])
+                sets.setdefault(key, {})[name] = study
+        tuned = [_build_tuned(studies, runs) for studies in sets.values()]
+    if not tuned:
+        msg = (
+            f"results must hold studies of hydra/sweeper=optuna; got {results}, which has none "
+            "with a trial. Tune first, or name their storage."
+        )
+        raise ValueError(msg)
     return sorted(tuned, key=lambda found: -len(found.trials))
 
 

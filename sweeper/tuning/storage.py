@@ -1,9 +1,12 @@
 """Where studies are kept: a journal file, or a database by URL."""
 
+import errno
 import json
 import logging
 import os
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +26,13 @@ def open_storage(storage: str | None, results: Path) -> BaseStorage:
     in the results folder.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    if storage and "://" in storage:
-        return _database(storage)
-    path = Path(storage) if storage else results / JOURNAL
-    try:
+    with name_storage("hydra.sweeper.storage", storage or str(results / JOURNAL)):
+        if storage and "://" in storage:
+            return _database(storage)
+        path = Path(storage) if storage else results / JOURNAL
         path.parent.mkdir(parents=True, exist_ok=True)
         _end_last_line(path)
         return JournalStorage(JournalFileBackend(str(path)))
-    except (OSError, ValueError) as error:
-        msg = f"hydra.sweeper.storage must be a journal file or a URL; got {path}: {error}."
-        raise ValueError(msg) from error
 
 
 def read_storage(storage: str | None, results: Path) -> BaseStorage:
@@ -41,14 +41,32 @@ def read_storage(storage: str | None, results: Path) -> BaseStorage:
     No file or folder is created and nothing is opened for writing, because a sweep may be using it.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    if storage and "://" in storage:
-        return _read_database(storage)
-    path = Path(storage) if storage else results / JOURNAL
+    with name_storage("--storage", storage or str(results / JOURNAL)):
+        if storage and "://" in storage:
+            return _read_database(storage)
+        return JournalStorage(_ReadJournal(Path(storage) if storage else results / JOURNAL))
+
+
+@contextmanager
+def name_storage(key: str, storage: str) -> Generator[None]:
+    """Name a storage in a ValueError, whatever its database, its driver or Optuna raises."""
+    driver = ""
     try:
-        return JournalStorage(_ReadJournal(path))
-    except (OSError, ValueError) as error:
-        msg = f"--storage must be a journal file or a URL; got {path}: {error}."
-        raise ValueError(msg) from error
+        yield
+        return
+    except ImportError as error:
+        cause, driver = error, " For PostgreSQL: pip install 'batch-sweeper[postgresql]'."
+    except Exception as error:  # noqa: BLE001  damaged content has Optuna fail in many ways
+        cause = error
+    why = cause_of(cause)
+    if isinstance(cause, LookupError | TypeError | AssertionError | AttributeError):
+        why = f"it is damaged, or not Optuna's ({type(cause).__name__}: {why})"
+    what, remedy = "a journal file or a URL", "Restore it, or name another."
+    if "://" in storage:
+        what = "a database that can be reached"
+        remedy = "Start it, correct the URL, or remove the setting to use a journal file."
+    msg = f"{key} must be {what}; got {_without_password(storage)}: {why}.{driver} {remedy}"
+    raise ValueError(msg) from cause
 
 
 class _ReadJournal(BaseJournalBackend):
@@ -72,8 +90,7 @@ def _read_database(url: str) -> BaseStorage:
 
     address = make_url(url)
     if address.get_backend_name() == "sqlite" and not Path(address.database or "").is_file():
-        msg = f"--storage must be an existing database; got {url}. Name that of the tuned sweep."
-        raise ValueError(msg)
+        raise FileNotFoundError(os.strerror(errno.ENOENT))
     opened, kept = _database(url, skip_table_creation=True), InMemoryStorage()
     for name in optuna.get_all_study_names(opened):
         optuna.copy_study(from_study_name=name, from_storage=opened, to_storage=kept)
@@ -94,30 +111,12 @@ def _end_last_line(path: Path) -> None:
 
 
 def _database(url: str, *, skip_table_creation: bool = False) -> BaseStorage:
-    from sqlalchemy.exc import SQLAlchemyError  # only needed for a database
-
     # The pool logs a traceback for a lost connection, which the command reports in a sentence.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
-    try:
-        # The last trial can be hours ago, and the connection may have been lost since.
-        return RDBStorage(
-            url,
-            engine_kwargs={"pool_pre_ping": True},
-            skip_table_creation=skip_table_creation,
-        )
-    except ImportError as error:
-        msg = (
-            f"hydra.sweeper.storage needs a driver for its database; got {_without_password(url)}: "
-            f"{cause_of(error)}. For PostgreSQL: pip install 'batch-sweeper[postgresql]'."
-        )
-        raise ValueError(msg) from error
-    except (SQLAlchemyError, OSError, ValueError, RuntimeError) as error:
-        msg = (
-            f"hydra.sweeper.storage must be a database that can be reached; got "
-            f"{_without_password(url)}: {cause_of(error)}. Start it, correct the URL, "
-            "or remove the setting to use a journal file."
-        )
-        raise ValueError(msg) from error
+    # The last trial can be hours ago, and the connection may have been lost since.
+    return RDBStorage(
+        url, engine_kwargs={"pool_pre_ping": True}, skip_table_creation=skip_table_creation
+    )
 
 
 def close_storage(storage: BaseStorage) -> None:
@@ -137,7 +136,8 @@ def cause_of(error: BaseException) -> str:
     """The message of the database or its driver, as a single line."""
     while not getattr(error, "orig", None) and error.__cause__:
         error = error.__cause__
-    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    return text.splitlines()[0]
 
 
 def _without_password(url: str) -> str:

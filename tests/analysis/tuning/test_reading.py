@@ -18,7 +18,7 @@ def files_of(folder) -> dict[str, bytes | None]:
 def test_studies_that_are_not_there_leave_no_file_or_folder(storage, tmp_path):
     storage = storage and (storage.format(tmp_path) if "{}" in storage else f"{tmp_path}/{storage}")
 
-    with pytest.raises(ValueError, match=r"results must hold studies|--storage must be a"):
+    with pytest.raises(ValueError, match=r"results must be a folder|--storage must be a"):
         load_tuned(tmp_path / "deeper" / "results", storage)
 
     assert files_of(tmp_path) == {}

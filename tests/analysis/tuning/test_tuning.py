@@ -1,5 +1,8 @@
 """Tuned studies into numbers: what went into simulated studies comes out again."""
 
+import json
+import random
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -112,6 +115,55 @@ def test_studies_are_read_back_as_they_were_told(few, folder):
     assert found.objective == "val_loss"
     shared = [name for name in few.trials if name != "reason"]
     pd.testing.assert_frame_equal(found.trials[shared], few.trials[shared], check_dtype=False)
+
+
+def odd_journals(content: bytes, draw: random.Random) -> Iterator[bytes]:
+    """A line lost, of another program, or with another value; a bit flipped; the end lost."""
+    lines = content.splitlines(keepends=True)
+    for _ in range(40):
+        number = draw.randrange(len(lines))
+        line = json.loads(lines[number])
+        line[draw.choice(list(line))] = draw.choice([None, 1, "x", [], {}, -1, 99])
+        odd = draw.choice(
+            [b"", b"[]\n", b"{}\n", b"[" * 99_999 + b"\n", b"%s\n" % json.dumps(line).encode()]
+        )
+        yield b"".join([*lines[:number], odd, *lines[number + 1 :]])
+        flipped = bytearray(content)
+        flipped[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        yield bytes(flipped)
+        yield content[: draw.randrange(len(content))]
+
+
+def test_a_damaged_journal_is_read_or_named(folder, tmp_path):
+    journal = tmp_path / "tuning.journal"
+    content = next(folder.glob("*.journal")).read_bytes()
+    for odd in odd_journals(content, random.Random(5)):
+        journal.write_bytes(odd)
+        said = "results must hold"
+        try:
+            load_tuned(folder, str(journal))
+        except ValueError as error:
+            said = str(error)
+        assert said.startswith(("--storage must be a journal file", "results must hold"))
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        "postgresql+psycopg://me:secret@127.0.0.1:1/x",
+        "sqlite:///{}/text",
+        "sqlite:///{}/nosuch",
+        "x://y",
+        "://",
+    ],
+)
+def test_a_storage_that_cannot_be_read_is_named(folder, tmp_path, storage):
+    (tmp_path / "text").write_text("no database")
+
+    with pytest.raises(ValueError, match=r"^--storage must be a database that can be") as refused:
+        load_tuned(folder, storage.format(tmp_path))
+
+    assert "secret" not in str(refused.value)
 
 
 def test_the_best_rate_of_every_batch_lies_in_its_interval(tuned, rng):
