@@ -311,9 +311,9 @@ def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback
     reproducible, ranks = bool(config.reproducible), spec.split.world_size
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
     ddp = DDP_SETTINGS if isinstance(config.comm_hook, settings.PowerSGD) else {}
-    counts = PlainCounts(
-        batch=config.batch, steps_per_epoch=spec.steps_per_epoch, steps=spec.total_steps
-    )
+    parts = spec.split.accumulation_steps * ranks
+    steps_per_epoch, steps = spec.steps_per_epoch, spec.total_steps
+    counts = PlainCounts(parts=parts, steps_per_epoch=steps_per_epoch, steps=steps)
     return RunTrainer(
         counts,
         **own | config.trainer.flags,

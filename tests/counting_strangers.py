@@ -25,7 +25,7 @@ class CountingModule(Module):
             "ranks": (trainer.world_size, trainer.num_nodes, trainer.num_devices),
         }
         if hook == "configure_optimizers":
-            seen["loaded"] = len(trainer.train_dataloader)
+            seen["loaded"] = len(trainer.train_dataloader), trainer.train_dataloader.batch_size
         COUNTS.append((hook, seen))
 
     def setup(self, stage):

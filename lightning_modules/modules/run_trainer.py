@@ -25,12 +25,12 @@ class PlainCounts:
     """What a plain Trainer would count on one rank.
 
     Attributes:
-        batch: examples of a batch [examples].
+        parts: micro-batches of a batch, over all ranks.
         steps_per_epoch: batches of the first epoch [steps].
         steps: batches of the training [steps].
     """
 
-    batch: int
+    parts: int
     steps_per_epoch: int
     steps: int
 
@@ -114,10 +114,15 @@ class _PlainLoader:
     """A loader with the length and the batch size of whole batches."""
 
     def __init__(self, loader: Any, counts: PlainCounts) -> None:
-        self._loader, self._steps, self.batch_size = loader, counts.steps_per_epoch, counts.batch
+        self._loader, self._counts = loader, counts
 
     def __len__(self) -> int:
-        return self._steps
+        return self._counts.steps_per_epoch
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of a whole batch [examples]."""
+        return self._loader.batch_size * self._counts.parts
 
     def __iter__(self) -> Any:
         return iter(self._loader)

@@ -188,7 +188,7 @@ class TrialSteps(Callback):
         run_class(module).wrap("log", log_in_training)
         with TemporaryDirectory() as folder:
             trainer = RunTrainer(
-                PlainCounts(batch=WINDOW, steps_per_epoch=STEPS, steps=STEPS * _EPOCHS),
+                PlainCounts(parts=1, steps_per_epoch=STEPS, steps=STEPS * _EPOCHS),
                 default_root_dir=folder,
                 accelerator="cpu",
                 devices=1,

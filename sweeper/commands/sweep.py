@@ -181,6 +181,8 @@ def set_aside_and_report(ledger: Ledger) -> None:
 
 def _add_predictions(tasks: Iterable[Task], speeds: Speeds) -> list[Task]:
     """The tasks with their runs' predicted times, where known, which rows will record."""
+    if speeds.is_empty:
+        return [*tasks]
     found: list[Task] = []
     for task in tasks:
         seconds = speeds.predict(task.spec)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sweeper.spec.config import is_ours
 from sweeper.spec.identity import Words, run_id, with_spans, words
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
@@ -43,7 +42,7 @@ def find_near_runs(
     specs: Mapping[str, RunSpec], ended: Mapping[str, RowFile], ledger: Ledger
 ) -> NearRuns:
     """Compare the new runs of a grid with the finished runs that are not in it."""
-    new = [s for i, s in specs.items() if i not in ended and _is_own(s) and s.config.rerun is None]
+    new = [s for i, s in specs.items() if i not in ended and s.config.rerun is None]
     others = [i for i, row in ended.items() if i not in specs and row.outcome.is_result]
     if not new or not others:
         return NearRuns()
@@ -60,12 +59,6 @@ def find_near_runs(
     left = [spec for spec in new if spec.run_id not in known]
     notes = _describe(left, [words(config) for config in found.values()]) if left else []
     return NearRuns(known, notes)
-
-
-def _is_own(spec: RunSpec) -> bool:
-    config = spec.config
-    groups = filter(None, (config.module, config.data, config.model))
-    return bool(config.trainer.callbacks) or not all(is_ours(group.target) for group in groups)
 
 
 def _describe(new: Sequence[RunSpec], finished: Sequence[Words]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.planning.components import check_names, check_settings
-from sweeper.planning.near_runs import find_near_runs
+from sweeper.planning.near_runs import NearRuns, find_near_runs
 from sweeper.spec.config import Component, RunConfig
 from sweeper.spec.identity import targets
 from sweeper.spec.outcomes import Outcome
@@ -132,8 +132,10 @@ def plan(
     """
     specs, repeats = _distinct_runs(configs, ledger)
     ended = sound_rows(ledger)
-    near = find_near_runs(specs, ended, ledger)
-    specs = {spec.run_id: spec for spec in map(near.with_known_id, specs.values())}
+    near = NearRuns()
+    if any(spec.config.has_own_classes for spec in specs.values()):
+        near = find_near_runs(specs, ended, ledger)
+        specs = {spec.run_id: spec for spec in map(near.with_known_id, specs.values())}
     new = (spec.config for run_id, spec in specs.items() if run_id not in ended)
     groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)

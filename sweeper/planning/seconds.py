@@ -134,6 +134,11 @@ class Speeds:
         for (kind, device_kind), seen in timings.items():
             self._usual[kind][device_kind] = _UsualTimes(seen)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run is timed."""
+        return not self._usual
+
     def predict(self, spec: RunSpec) -> Seconds | None:
         """The time of a run; None if no run of its kind was seen on its device."""
         if spec.kind not in self._predicted:

@@ -307,6 +307,12 @@ class RunConfig(Incidental, Scientific):
         return not is_ours(self.module.target)
 
     @property
+    def has_own_classes(self) -> bool:
+        """Whether its module, data, model or a callback is of the user's choice."""
+        groups = filter(None, (self.module, self.data, self.model))
+        return bool(self.trainer.callbacks) or not all(is_ours(group.target) for group in groups)
+
+    @property
     def keeps_own_optimizer(self) -> bool:
         """Whether the module's own optimizers are kept, and our rates are factors on theirs."""
         return self.optimizer.target == OWN_OPTIMIZER

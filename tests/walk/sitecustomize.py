@@ -16,6 +16,7 @@ from typing import Any
 
 ROOT = f"{Path(__file__).parents[2]}{os.sep}"
 PACKAGES = ("sweeper", "lightning_modules", "hydra_plugins")
+HOLDS_ALL = "RunTrainer"  # every hook is called with it, as with any Trainer
 ROOMS = tuple(f"{ROOT}{name}{os.sep}" for name in PACKAGES)
 IS_FUNCTION = 0x1  # CO_OPTIMIZED: not the body of a class or a module
 BATCH = int(os.environ.get("SWEEPER_BATCH", "0"))
@@ -71,6 +72,8 @@ def parts(value: Any) -> Iterable[Any]:
     if isinstance(value, list | tuple):
         return list(value)
     if type(value).__module__.partition(".")[0] not in PACKAGES or isinstance(value, type):
+        return []
+    if type(value).__name__ == HOLDS_ALL:
         return []
     slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     found = [*getattr(value, "__dict__", {}).values()]
