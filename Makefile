@@ -14,7 +14,7 @@ SLOW_TEST_PROCESSES ?= 5
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all docs models soak gpu check format clean
+.PHONY: help demo test test-slow test-all docs models projects soak gpu check format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -41,6 +41,9 @@ docs: .venv/.installed-dev ## the documentation as a site, in dist/site
 models: .venv/.installed-dev ## every model of torchvision, and one of each family of timm
 	SWEEPER_MODELS_UP_TO=inf $(BIN)/python -m pytest tests/lightning_modules/layers/test_any_model.py
 
+projects: .venv-projects/.installed ## published Lightning packages on made-up data, at most an hour
+	timeout 3600 .venv-projects/bin/python -m pytest --noconftest tests/projects/published.py
+
 soak: .venv/.installed-dev ## sweeps killed 30 times each
 	SWEEPER_SOAK_KILLS=30 $(BIN)/python -m pytest tests/test_soak.py tests/sweeper/tuning/test_killed.py
 
@@ -60,7 +63,7 @@ format: .venv/.installed-dev ## format and repair what ruff can
 	$(BIN)/ruff format .
 
 clean: ## remove the environment
-	rm -rf .venv
+	rm -rf .venv .venv-projects
 
 .venv/.installed: pyproject.toml
 	@test -n "$(PYTHON)" || { \
@@ -78,4 +81,10 @@ clean: ## remove the environment
 
 .venv/.installed-dev: .venv/.installed
 	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+.venv-projects/.installed: .venv/.installed tests/projects/packages.toml
+	$(BIN)/python -m venv .venv-projects
+	.venv-projects/bin/python -m pip install --quiet --editable . pytest
+	.venv-projects/bin/python tests/projects/install.py
 	@touch $@
