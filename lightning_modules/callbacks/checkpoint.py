@@ -15,6 +15,7 @@ from torch.serialization import add_safe_globals
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import ends_step
+from lightning_modules.modules.classifier import Classifier
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
@@ -122,15 +123,25 @@ class RunCheckpoint(Checkpoint):
                 msg = f"after {step} of {steps} steps of epoch {epoch + 1}"
                 raise Stopped(msg)
 
-        def drop_hyperparameters(own: Callable[..., None], checkpoint: dict[str, Any]) -> None:
-            """The config has the module's hyperparameters, and they may be any object."""
+        def name_weights(own: Callable[..., None], checkpoint: dict[str, Any]) -> None:
+            """Add what is evaluated under the names of the user's model, and drop hyperparameters.
+
+            The config has these, and they may be any object.
+            """
             own(checkpoint)
+            evaluated: dict[str, Any] = checkpoint.get(
+                "evaluated_weights", checkpoint["state_dict"]
+            )
+            prefix = "model." if isinstance(pl_module, Classifier) else ""
+            checkpoint["evaluated_weights"] = {
+                k.removeprefix(prefix): v for k, v in evaluated.items()
+            }
             for name in ("hyper_parameters", "datamodule_hyper_parameters"):
                 if self._is_saving:
                     checkpoint.pop(name, None)
 
         run_class(pl_module).wrap("on_train_batch_end", stop_if_due)
-        run_class(pl_module).wrap("on_save_checkpoint", drop_hyperparameters)
+        run_class(pl_module).wrap("on_save_checkpoint", name_weights)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save, and stop if that is requested before the run's end.

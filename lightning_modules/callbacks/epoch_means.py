@@ -8,11 +8,11 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.callbacks.loss_items import LossItems, Share
+from lightning_modules.callbacks.loss_items import LossItems
 from lightning_modules.callbacks.steps import AfterSteps
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batch_counts import count_examples
-from lightning_modules.process.world import all_reduce, gather_states, own_state
+from lightning_modules.process.world import all_reduce, gather_states, num_ranks, own_state
 from sweeper.upstream.lightnings import validate_after_last_step
 
 
@@ -84,9 +84,12 @@ class TrainingMetrics(AfterSteps):
             self._sums.add(outputs["sums"], count_examples(batch))
         elif isinstance(outputs, Mapping) and "loss" in outputs:  # Lightning divided it
             loss = outputs["loss"].detach().reshape(())  # it may be of shape (1,)
-            # All micro-batches have the same number of examples; a loss weighted by its items was
-            # also divided by their mean.
-            share = Share(1, 1) if self._items is None else self._items.share
+            if self._items is None:  # weighted by its part of the step: a resume may change that
+                loss = loss.double() / num_ranks()
+                part = 1 / (trainer.accumulate_grad_batches * num_ranks())
+                self._sums.add({"loss": loss}, part)
+                return
+            share = self._items.share  # the loss was also divided by its micro-batches' mean items
             for factor in (trainer.accumulate_grad_batches, share.mean):
                 loss = loss if factor == 1 else loss * factor
             self._sums.add({"loss": loss}, share.items)

@@ -59,6 +59,15 @@ class WeightAverage(Callback):
             weight.copy_(average)
             average.copy_(kept)
 
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Add the weights that are evaluated, under their names."""
+        averages = dict(zip(pl_module.parameters(), self._average, strict=True))
+        named = pl_module.named_parameters(remove_duplicate=False)
+        averaged = {name: averages[parameter] for name, parameter in named}
+        checkpoint["evaluated_weights"] = {**checkpoint["state_dict"], **averaged}
+
     def state_dict(self) -> dict[str, Any]:
         """The average, in the order of the parameters."""
         return {"average": self._average}

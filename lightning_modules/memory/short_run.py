@@ -35,7 +35,6 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
     """
     examples = config.data.num_train_examples
     batch = micro_batch * min(2 if accumulates else 1, examples // micro_batch)
-    wanted = _STEPS_OF_POWERSGD if config.comm_hook.name == "powersgd" else _STEPS
     data: dict[str, Any] = dict(config.resolved["data"])
     comm_hook: dict[str, Any] = dict(config.resolved["comm_hook"])
     if "num_workers" in config.data.settings:
@@ -63,8 +62,13 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
             comm_hook=comm_hook,
         )
     )
-    steps = min(wanted, examples // batch)
+    steps = min(wanted_steps(config), examples // batch)
     return replace(spec, batch_plan=replace(spec.batch_plan, num_train_examples=steps * batch))
+
+
+def wanted_steps(config: RunConfig) -> int:
+    """Steps after which everything has been allocated once [steps]."""
+    return _STEPS_OF_POWERSGD if config.comm_hook.name == "powersgd" else _STEPS
 
 
 def least_micro_batch(bn_span: int) -> int:

@@ -14,7 +14,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightning_modules.memory.short_run import least_micro_batch, train_short_run
+from lightning_modules.memory.short_run import least_micro_batch, train_short_run, wanted_steps
 from lightning_modules.process.device import peak_of_process_gib
 from lightning_modules.run_class import do_nothing, run_class
 from sweeper.spec.config import RunConfig
@@ -48,14 +48,15 @@ def memory_trace(config: RunConfig) -> MemoryTrace:
     torch.set_num_threads(config.threads)
     spec, why_not = run_spec(config), "training ended before the traced steps"
     least = least_micro_batch(spec.bn_span)
-    sizes = [size for size in (least, 2 * least) if size <= config.data.num_train_examples]
+    num = config.data.num_train_examples
+    sizes = [size for size in (least, 2 * least) if size == least <= num or 2 * size <= num]
     if gradient_span(config) is not None or config.bn_span == "micro":
         sizes = [spec.split.micro_batch]
     fits: dict[int, _TracedFit] = {}
     for micro_batch, is_fake in product(sizes, (True, False)):
         if micro_batch in fits:
             continue
-        fit = _TracedFit(is_fake=is_fake)
+        fit = _TracedFit(is_fake=is_fake, steps=wanted_steps(config))
         try:
             train_short_run(config, micro_batch, fit)
         except _LastStepDone:
@@ -90,8 +91,8 @@ class _TracedFit(Callback):
 
     memory: "TensorMemory"
 
-    def __init__(self, *, is_fake: bool) -> None:
-        self._is_fake, self.held_gib = is_fake, 0.0
+    def __init__(self, *, is_fake: bool, steps: int) -> None:
+        self._is_fake, self._steps, self.held_gib = is_fake, steps, 0.0
 
     def __call__(
         self, trainer: pl.Trainer, module: pl.LightningModule, loaders: dict[str, Any]
@@ -102,7 +103,7 @@ class _TracedFit(Callback):
             data.prepare_data()
             data.setup("fit")
         loader = data.train_dataloader() if data else loaders["train_dataloaders"]
-        num, batch = len(loader), next(iter(loader))
+        batch, num = next(iter(loader)), self._steps * trainer.accumulate_grad_batches
         tensors = [*module.parameters(), *module.buffers(), *tree_leaves(batch)]
         size = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
         self.held_gib = peak_of_process_gib() - size / 2**30

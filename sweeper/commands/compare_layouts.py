@@ -54,8 +54,8 @@ _COLUMNS = (
 class Trained:
     """One layout after its epoch.
 
-    `difference` is the largest relative difference of any tensor from the first layout, `value` is
-    the validation loss in nats per example, or the metric of a user's module, `same_lr` is whether
+    `difference` is the largest relative difference of any tensor from the first layout, in
+    `tensor`, `value` is the validation loss in nats per example, or the metric of a user's module, `same_lr` is whether
     every step's learning rate was that of the first layout, `first_value` is that layout's value.
     """
 
@@ -69,6 +69,7 @@ class Trained:
     has_batchnorm: bool
     is_own: bool
     is_reproducible: bool
+    tensor: str = ""
 
     @property
     def allowed(self) -> float | None:
@@ -124,6 +125,9 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         return refuse(error)
     console = text_console()
+    if any(word.startswith("precision=") for word in options.overrides):
+        given = f"precision={spec.config.precision} is replaced by {options.precision}"
+        console.print(f"{given}; --precision sets it here.")
     for sentence in left_out:
         console.print(f"skipped layout (ranks x accumulation steps) {sentence}")
     try:
@@ -136,9 +140,17 @@ def main(arguments: Sequence[str]) -> int:
         return DONE
     if config.has_own_module and any(row.same_training and not row.holds for row in rows):
         console.print(_VALUE_DIFFERS)
+    for tensor in sorted({row.tensor for row in rows if not row.same_training and row.tensor}):
+        console.print(_TENSOR_DIFFERS.format(tensor))
     for reason in find_reasons(spec):
         console.print(reason)
     return RUN_FAILED
+
+
+_TENSOR_DIFFERS = (
+    "The largest difference is in {}. If its exact gradient is 0, as for a bias before BatchNorm "
+    "or a bias of attention's keys, it is trained on rounding errors, which Adam amplifies."
+)
 
 
 _VALUE_DIFFERS = (
@@ -174,11 +186,12 @@ def compare(config: RunConfig, layouts: Sequence[dict[str, int]]) -> Iterator[Tr
         specs, rows, checkpoints = zip(*trained, strict=True)
         differences, has_batchnorm = differences_between(checkpoints)
         value = "metric" if config.has_own_module else "val_loss"
-        for spec, row, difference in zip(specs, rows, differences, strict=True):
+        for spec, row, (difference, tensor) in zip(specs, rows, differences, strict=True):
             yield Trained(
                 split=spec.split,
                 precision=config.precision,
                 difference=difference,
+                tensor=tensor,
                 # AdaScale's rates depend on the rounded gradients; comparing weights is enough.
                 same_lr=row["lr_series_hash"] == rows[0]["lr_series_hash"]
                 or config.lr_rule.name == "adascale",
@@ -209,11 +222,16 @@ def _train_epoch(
     (row,) = ledger.rows({spec.run_id}, columns).values()
     if row["outcome"] != "finished":
         msg = f"every layout must finish training; {spec.point} {row['outcome']}: {row['reason']}"
+        if config.precision == "64-true":
+            msg += (
+                ". If that is because of float64, make tensors in the precision of the module, "
+                "such as x.new_zeros(3), or compare with --precision 32-true."
+            )
         raise ValueError(msg)
     return spec, row, ledger.run_folder(spec.run_id) / CHECKPOINT
 
 
-def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
+def differences_between(checkpoints: Sequence[Path]) -> tuple[list[tuple[float, str]], bool]:
     """The relative difference of each from the first, and whether the model has BatchNorm.
 
     Computed in another process, so that the command never imports torch. ValueError if it dies.
@@ -229,7 +247,7 @@ def differences_between(checkpoints: Sequence[Path]) -> tuple[list[float], bool]
             raise ValueError(msg) from error
 
 
-def _compare_there(checkpoints: Sequence[Path]) -> tuple[list[float], bool]:
+def _compare_there(checkpoints: Sequence[Path]) -> tuple[list[tuple[float, str]], bool]:
     from lightning_modules.modules.checkpoint_diff import has_batchnorm, relative_differences
 
     return relative_differences(checkpoints), has_batchnorm(checkpoints[0])

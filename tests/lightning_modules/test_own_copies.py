@@ -16,8 +16,9 @@ from torch import nn
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
-from lightning_modules.modules.own_project import build_module
+from lightning_modules.modules.own_project import build_data, build_module
 from lightning_modules.run_class import run_class
+from sweeper.spec.run_spec import run_spec
 
 LOSS = "val/mse/dataloader_idx_0"
 #: Loads each file in a process that cannot import us.
@@ -162,3 +163,29 @@ def test_a_checkpoint_of_a_run_is_loaded_by_the_users_class(run_words, tmp_path)
     loaded = LayeredModule.load_from_checkpoint(tmp_path / "run" / "checkpoint.ckpt")
     assert isinstance(loaded.body[1], nn.BatchNorm1d)
     assert torch.equal(loaded.body[1].running_var, model.body[1].running_var)
+
+
+@pytest.mark.parametrize("decay", ["null", "0.8"])
+def test_plain_torch_loads_the_evaluated_weights_of_a_model_by_its_own_names(
+    run_words, grid, tmp_path, decay
+):
+    words = [
+        "model=torchvision", "model.name=resnet18", "data.num_train_examples=512", "batch=128",
+        "base_batch=128", "bn_span=32", "epochs=1", "warmup=0", f"ema_decay={decay}",
+    ]  # fmt: skip
+    record = run_words(*words)
+
+    saved = torch.load(tmp_path / "run" / "checkpoint.ckpt", weights_only=True)
+
+    config = run_spec(*grid(*words)).config
+    data = build_data(config.data, config.module.target, 1)
+    model = config.model.build(data.input_shape, data.num_classes).eval()
+    model.load_state_dict(saved["evaluated_weights"], strict=True)
+    inputs, labels = data.val_examples(0, data.num_val_examples)
+    accuracy = (model(inputs).argmax(1) == labels).double().mean()
+    assert accuracy == pytest.approx(record["curve"][-1]["val_accuracy"], abs=0.01)
+    raw = model.load_state_dict({k[6:]: v for k, v in saved["state_dict"].items()})
+    assert not raw.missing_keys
+    assert torch.equal(model.fc.weight, saved["evaluated_weights"]["fc.weight"]) == (
+        decay == "null"
+    )

@@ -84,6 +84,33 @@ def test_an_epoch_goes_on_with_the_sums_of_all_ranks(fit, line, batches):
     assert resumed.columns == pytest.approx({"train_loss": (12 + 2 * 0.5) / 6})
 
 
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1)])
+def test_a_resumed_epoch_weighs_its_steps_alike_whatever_their_micro_batches(
+    fit, line, batches, before, after
+):
+    """A loss of 4.5 before the resume, and one of 0.5 after it."""
+
+    kept = {}
+
+    class Kept(TrainingMetrics):
+        def on_train_batch_end(self, *args):
+            super().on_train_batch_end(*args)
+            kept.update(self.state_dict())
+
+    class Resumed(TrainingMetrics):
+        def setup(self, *_, **__):
+            self.load_state_dict(kept)
+
+    for metrics, value, accumulate in ((Kept, 3.0, before), (Resumed, 1.0, after)):
+        module = line()
+        with_sums = module.training_step
+        module.training_step = lambda batch, at, own=with_sums: own(batch, at)["loss"]
+        metrics = metrics(("loss",))
+        fit(module, [metrics], batches(accumulate, value), accumulate=accumulate)
+
+    assert metrics.columns == pytest.approx({"train_loss": (4.5 + 0.5) / 2})
+
+
 def test_the_loss_of_a_module_without_sums_is_the_one_it_returned(fit, line, batches):
     """Lightning hands on a loss that it has divided for accumulation."""
     module, metrics = line(), TrainingMetrics(("loss",))

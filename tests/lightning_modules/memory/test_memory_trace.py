@@ -44,6 +44,14 @@ def test_what_callbacks_keep_is_counted_with_the_optimizers_state(traced):
         assert classes["optimizer_state"] == pytest.approx(3 * classes["gradients"], rel=0.05)
 
 
+def test_a_data_set_of_a_few_micro_batches_takes_the_memory_of_a_large_one(traced, config):
+    """Its epoch is a single step, and the optimizer's state is made at the end of that."""
+    of_few = {**config()["data"], "num_train_examples": 300}
+    few, many = traced(batch=256, data=of_few), traced(batch=256)
+
+    assert few.classes == {128: many.classes[128]}
+
+
 @pytest.mark.slow
 def test_fake_tensors_take_what_real_ones_do(traced):
     """With `reproducible`, DDP wants real ones: a few steps are computed."""

@@ -136,6 +136,7 @@ def test_a_users_module_is_compared_and_what_makes_it_differ_is_said(
     assert code == (not is_additive)
     assert said.count("DIFFERS") == (0 if is_additive else 2)
     assert ("Not confirmed for Summed: additive loss." in said) is not is_additive
+    assert ("The largest difference is in " in said) is not is_additive
 
 
 @pytest.mark.parametrize(
