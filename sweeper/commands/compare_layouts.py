@@ -55,8 +55,9 @@ class Trained:
     """One layout after its epoch.
 
     `difference` is the largest relative difference of any tensor from the first layout, in
-    `tensor`, `value` is the validation loss in nats per example, or the metric of a user's module, `same_lr` is whether
-    every step's learning rate was that of the first layout, `first_value` is that layout's value.
+    `tensor`. `value` is the validation loss in nats per example, or the metric of a user's module,
+    `same_lr` is whether every step's learning rate was that of the first layout, `first_value` is
+    that layout's value.
     """
 
     split: BatchSplit

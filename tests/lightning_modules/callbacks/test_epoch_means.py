@@ -101,11 +101,11 @@ def test_a_resumed_epoch_weighs_its_steps_alike_whatever_their_micro_batches(
         def setup(self, *_, **__):
             self.load_state_dict(kept)
 
-    for metrics, value, accumulate in ((Kept, 3.0, before), (Resumed, 1.0, after)):
+    for kind, value, accumulate in ((Kept, 3.0, before), (Resumed, 1.0, after)):
         module = line()
         with_sums = module.training_step
         module.training_step = lambda batch, at, own=with_sums: own(batch, at)["loss"]
-        metrics = metrics(("loss",))
+        metrics = kind(("loss",))
         fit(module, [metrics], batches(accumulate, value), accumulate=accumulate)
 
     assert metrics.columns == pytest.approx({"train_loss": (4.5 + 0.5) / 2})
