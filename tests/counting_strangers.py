@@ -42,6 +42,14 @@ class CountingModule(Module):
         return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
+class LongModule(Module):
+    """Warms up for ten epochs, and refuses a training that is shorter."""
+
+    def configure_optimizers(self):
+        assert self.trainer.max_epochs > 10
+        return super().configure_optimizers()
+
+
 class RankedModule(Module):
     """A rate in proportion to the number of processes."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch.distributed as dist
+from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.modules.item_findings import describe_error
 from lightning_modules.process.world import has_exchange
@@ -52,7 +53,6 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
             micro_batch=micro_batch,
             devices=1,
             num_nodes=1,
-            epochs=1,
             warmup=0,
             lr_rule={"name": "none"},
             schedule={"name": "constant"},
@@ -76,6 +76,17 @@ def least_micro_batch(bn_span: int) -> int:
     return bn_span * -(-_LEAST_MICRO_BATCH // bn_span)
 
 
+class _EndAfterEpoch(Callback):
+    """Ends the run after its first epoch, though it shows the epochs that the user wants.
+
+    A module may make its schedule from them, with a warmup that is longer than an epoch.
+    """
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        del pl_module
+        trainer.should_stop = True
+
+
 class _StepsByHand(Exception):
     """A module that takes its steps by itself was to accumulate gradients."""
 
@@ -97,6 +108,8 @@ def train_short_run(
     ) -> None:
         if accumulates and not module.automatic_optimization:
             raise _StepsByHand
+        callbacks: list[Callback] = getattr(trainer, "callbacks")  # noqa: B009  untyped
+        callbacks.append(_EndAfterEpoch())
         fit(trainer, module, loaders)
 
     try:

@@ -10,7 +10,10 @@ from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.spec.config import is_ours
 from sweeper.spec.guarantee_names import FIXED_BATCHNORM
+from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
+
+_REFUSED = "A sweep would be refused with the same sentence."
 
 
 def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
@@ -30,9 +33,7 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
     try:
         (facts,) = find_facts([dict(config)], Path(config["results"]))
     except ValueError as error:
-        yield broken(
-            "module and data", str(error), "Training would fail as well: correct the error."
-        )
+        yield broken("module and data", str(error), _REFUSED)
         return
     found = f"{facts['num_train_examples']:,} training examples"
     if facts.get("is_iterable"):
@@ -40,7 +41,12 @@ def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
         yield warning("data", found, "Give the data set a length and indices.")
     else:
         yield good("data", found)
-    yield _first_steps_check(config, facts)
+    try:
+        run_spec(fill_config(dict(config), facts))
+    except ValueError as error:
+        yield broken("config", str(error), _REFUSED)
+    else:
+        yield _first_steps_check(config, facts)
     for name, finding in facts["found"].items():
         severity = Severity.GOOD if finding["holds"] else Severity.WARNING
         yield Check(severity, name, finding["message"], finding["do"])

@@ -54,6 +54,15 @@ def test_a_metric_that_is_never_logged_is_told_with_the_names_that_are(failure):
     [
         ([*ON_DIGITS, "batch=4096"], True),
         (["module._target_=strangers.Module", "metric=val/mse/dataloader_idx_0", *OWN], True),
+        (
+            [
+                "module._target_=counting_strangers.LongModule",
+                "metric=val/mse/dataloader_idx_0",
+                "epochs=12",
+                *OWN,
+            ],
+            True,
+        ),
         (["module._target_=strangers.Gan", "metric=val/score/dataloader_idx_0", *OWN], False),
     ],
 )

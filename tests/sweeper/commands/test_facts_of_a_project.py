@@ -215,6 +215,16 @@ def test_the_doctor_says_what_fails_the_first_steps(
     assert check.found == why.removeprefix("ValueError: ")
 
 
+def test_the_doctor_says_what_a_sweep_would_refuse(fill, grid, tmp_path):
+    fill(*WORDS)
+    (config,) = grid(*WORDS, "warmup=5", "epochs=4", f"results={tmp_path}")
+
+    _, check, *_ = project_checks(config)
+
+    assert (check.severity, check.what) == (Severity.BROKEN, "config")
+    assert check.found.startswith("warmup must be shorter than the training; got warmup=5")
+
+
 def test_the_doctor_tries_the_first_steps_in_a_process(monkeypatch, capsys, tmp_path):
     """As a user types it, with data of ours beside a module of their own."""
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}")
