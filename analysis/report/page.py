@@ -209,7 +209,10 @@ def _logs(runs: pd.DataFrame) -> dict[str, str]:
         folder = Path(str(row["results"])).resolve()
         path = (folder / str(row["log_path"] or "")).resolve()
         if path.is_relative_to(folder) and path.is_file():  # a row may name any file
-            text = path.read_text(encoding="utf-8", errors="replace")
+            try:
+                text = path.read_text(encoding="utf-8", errors="replace")
+            except OSError as error:
+                text = f"{path} could not be read: {error.strerror}"
             tails[row["run_id"]] = text[-LOG_TAIL:]
     return tails
 

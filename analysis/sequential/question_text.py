@@ -11,8 +11,8 @@ from analysis.sequential.looks import Interval, Looks
 from analysis.sequential.question import Question
 from analysis.sequential.rule import Best, Bounds, Course, Rule
 from sweeper.spec.sentences import several
-from sweeper.store.publish import publish_json
-from sweeper.store.questions import FOLDER
+from sweeper.store.publish import publish_json, read_as
+from sweeper.store.questions import FOLDER, Record
 
 
 def describe_verdict(question: Question, rule: Rule) -> str:
@@ -111,13 +111,20 @@ def find_record(question: Question, looks: Looks, results: Path) -> Path:
     )
     own = results / FOLDER / f"{subject}-{plan}.json"
     for path in sorted(own.parent.glob(f"{subject}-*.json")):
-        before = json.loads(path.read_text())
-        if path != own and set(before["seeds"]) & set(question.seeds):
+        if path == own:
+            continue
+        if (before := read_as(Record, path)) is None:
+            msg = (
+                f"{path} must be readable, as it says with which seeds {question.text!r} was asked "
+                "before; got other content. Restore it, or remove it and ask with new seeds."
+            )
+            raise ValueError(msg)
+        if set(before.seeds) & set(question.seeds):
             msg = (
                 "seed and the looks must be those that the question was started with; "
                 f"{question.text!r} was started with "
-                f"seed={','.join(map(str, before['seeds']))} and "
-                f"looks after {', '.join(map(str, before['looks_at']))} seeds ({path}). Give "
+                f"seed={','.join(map(str, before.seeds))} and "
+                f"looks after {', '.join(map(str, before.looks_at))} seeds ({path}). Give "
                 "those, or ask again with seeds that were not used for it."
             )
             raise ValueError(msg)

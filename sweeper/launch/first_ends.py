@@ -1,13 +1,11 @@
 """The first runs of a sweep to end: whether all failed alike, so that the others would too."""
 
-import json
 import re
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
-from sweeper.store.publish import publish_json
+from sweeper.store.publish import Text, publish_json, read_as
 
 #: A mistake in the command fails all runs; a mistake in a point rarely the first three.
 _FIRST = 3
@@ -50,6 +48,12 @@ class FirstEnds:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _FirstEnd:
+    reason: Text
+    is_early: bool
+
+
 class SharedFirstEnds:
     """How the first runs of several processes ended: a file for each run, in a shared folder."""
 
@@ -67,6 +71,6 @@ class SharedFirstEnds:
         """Why no further run should start; None if they may."""
         ends = FirstEnds()
         for path in self._folder.glob("*.json"):
-            with suppress(ValueError, TypeError):  # damaged
-                ends.add(path.stem, **json.loads(path.read_text()))
+            if end := read_as(_FirstEnd, path):
+                ends.add(path.stem, end.reason, is_early=end.is_early)
         return ends.why_stop

@@ -1,6 +1,5 @@
 """A sweep's budget in device-hours: which grids it refuses, and which runs no longer start."""
 
-import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
+from sweeper.store.publish import read_mapping
 
 _ROUNDING = 1e-9
 
@@ -33,11 +33,11 @@ def spent_hours(specs: Sequence[RunSpec], ledger: Ledger) -> float:
 def _attempt_hours(folder: Path) -> float:
     """Device-hours of an attempt, up to its last file except the note of its end, which may lag."""
     try:
-        config = json.loads((folder / "config.json").read_text())
+        config = read_mapping(folder / "config.json")
         began = (folder / "config.json").stat().st_mtime
         times = [path.stat().st_mtime for path in folder.iterdir() if path.name != "released.json"]
         return (max(times) - began) * config["devices"] * config["num_nodes"] / 3600
-    except (OSError, ValueError, KeyError):  # never started, or damaged
+    except (OSError, TypeError, ValueError, KeyError):  # never started, or damaged
         return 0.0
 
 

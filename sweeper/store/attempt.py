@@ -21,7 +21,7 @@ from sweeper.store.energy import energy_kwh
 from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import own_code, record_code, recorded_hashes
-from sweeper.store.publish import publish_json, publish_text, read_mapping
+from sweeper.store.publish import Text, publish_json, publish_text, read_as, read_mapping
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
 from sweeper.store.row_file import ROW_FOLDERS
 from sweeper.store.seal import is_sound
@@ -35,7 +35,7 @@ class End:
     """How an attempt ended."""
 
     outcome: Outcome
-    reason: str
+    reason: Text
 
 
 class Open(StrEnum):
@@ -103,12 +103,11 @@ class Attempt:
         """
         folder = ledger.attempt_folder(run_id, number)
         try:
-            config = json.loads((folder / "config.json").read_text())
-            own_lr = folder / _PEAK_LR
-            peak_lr = float(json.loads(own_lr.read_text())) if own_lr.exists() else math.nan
-            spec = stored_run_spec(config, peak_lr)
+            peak_lr = read_as(float, folder / _PEAK_LR)
+            noted_lr = math.nan if peak_lr is None else peak_lr
+            spec = stored_run_spec(read_mapping(folder / "config.json"), noted_lr)
             started = (folder / "config.json").stat().st_mtime
-        except (FileNotFoundError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError):
             return None
         if spec.run_id != run_id:  # from another version of this code, or foreign
             return None
@@ -142,8 +141,8 @@ class Attempt:
     def cancel_reason(self) -> str | None:
         """Why this attempt should be ended; None if it should not."""
         try:
-            return (self.folder / _CANCEL).read_text()
-        except FileNotFoundError:
+            return (self.folder / _CANCEL).read_text(errors="replace")
+        except OSError:
             return None
 
     def request_graceful_stop(self) -> None:
@@ -193,7 +192,7 @@ class Attempt:
             rows += (json.loads(line) for line in lines)
         except FileNotFoundError:
             return [], True
-        except ValueError:
+        except (OSError, ValueError, RecursionError):
             return rows, False
         return rows, True
 
@@ -270,11 +269,8 @@ def _release_files(ledger: Ledger, run_id: str, number: int) -> None:
 def attempt_state(ledger: Ledger, run_id: str, number: int) -> AttemptState:
     """The state of an attempt."""
     folder = ledger.attempt_folder(run_id, number)
-    try:
-        released = read_mapping(folder / "released.json")
-        return End(outcome=Outcome(released["outcome"]), reason=released["reason"])
-    except (ValueError, KeyError):  # not there, or damaged
-        return Open.HELD if is_held(folder) else Open.ABANDONED
+    released = read_as(End, folder / "released.json")
+    return released or (Open.HELD if is_held(folder) else Open.ABANDONED)
 
 
 def recover_attempt(ledger: Ledger, run_id: str, number: int) -> End | None:

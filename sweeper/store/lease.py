@@ -7,7 +7,6 @@ for instance while it first imports torch over a network.
 """
 
 import contextlib
-import json
 import os
 import shutil
 import socket
@@ -17,7 +16,13 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from sweeper.store.publish import NOT_ALLOWED, publish_json, skip_if_forbidden, unique_suffix
+from sweeper.store.publish import (
+    NOT_ALLOWED,
+    publish_json,
+    read_as,
+    skip_if_forbidden,
+    unique_suffix,
+)
 
 #: The file in a folder that names its holder.
 LEASE = "lease.json"
@@ -140,10 +145,8 @@ def is_held(folder: Path) -> bool:
 
 def _is_live(path: Path) -> bool:
     """Whether a lease's holder is alive; judged by age if it cannot be seen, or for a folder."""
-    try:
-        is_alive = Holder(**json.loads(path.read_text())).is_alive()
-    except (OSError, ValueError, TypeError):
-        is_alive = None
+    holder = read_as(Holder, path)
+    is_alive = holder.is_alive() if holder else None
     return is_alive if is_alive is not None else _age_s(path) < EXPIRES_S
 
 

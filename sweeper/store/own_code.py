@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 
-from sweeper.store.publish import publish_json, publish_text, read_mapping
+from sweeper.store.publish import publish_json, publish_text, read_as
 
 #: Not user code: our packages, the standard library, and the target of `optimizer=module`.
 _OURS = frozenset({"lightning_modules", "sweeper", "analysis"})
@@ -92,14 +92,14 @@ def record_code(
 def recorded_hashes(folder: Path) -> list[str]:
     """The hash of an attempt's sources, then those of other sources that earlier attempts used."""
     try:
-        return (folder / _RECORD).read_text().splitlines()
-    except FileNotFoundError:
+        return (folder / _RECORD).read_text(errors="replace").splitlines()
+    except OSError:
         return []
 
 
 def stored_code(digest: str | None, results: Path) -> dict[str, str]:
     """The stored list of the sources with this hash; empty if there is none."""
-    return read_mapping(results / "code" / f"{digest}.json")
+    return read_as(dict[str, str], results / "code" / f"{digest}.json") or {}
 
 
 def _find_spec(top: str) -> ModuleSpec | None:

@@ -5,17 +5,16 @@
 A sweep removes its list when it ends; the next sweep removes the list of a killed sweep.
 """
 
-import json
 import re
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.lease import Holder, this_process
-from sweeper.store.publish import publish_json
+from sweeper.store.publish import publish_json, read_as
 from sweeper.store.row import planned_columns
 
 _PREFIX = ".pending-"
@@ -56,11 +55,8 @@ def pending_runs(results: Path) -> list[PendingRuns]:
 
 
 def _read_lists(results: Path) -> list[tuple[Path, PendingRuns]]:
-    found: list[tuple[Path, PendingRuns]] = []
-    for path in sorted(results.glob(f"{_PREFIX}*.json")):
-        # A list may be gone since the folder was read, or be of another program.
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            content = json.loads(path.read_text())
-            pending = PendingRuns(holder=Holder(**content["holder"]), runs=content["runs"])
-            found.append((path, pending))
-    return found
+    # A list may be gone since the folder was read, or be of another program.
+    found = [
+        (path, read_as(PendingRuns, path)) for path in sorted(results.glob(f"{_PREFIX}*.json"))
+    ]
+    return [(path, listed) for path, listed in found if listed]

@@ -5,9 +5,22 @@ import json
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 from uuid import uuid4
+
+from pydantic import BeforeValidator, TypeAdapter
+
+Kind = TypeVar("Kind")
+
+#: Text of any kind; pydantic takes no characters that came from undecodable bytes.
+Text = Annotated[
+    str,
+    BeforeValidator(
+        lambda t: t.encode(errors="backslashreplace").decode() if isinstance(t, str) else t
+    ),
+]
 
 #: Errors that a user gets who may read a folder but not write to it.
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -72,10 +85,17 @@ def publish_json(path: Path, content: Any) -> None:
     publish_text(path, json.dumps(content, indent=1))
 
 
+def read_as(kind: type[Kind], path: Path) -> Kind | None:
+    """The contents of a JSON file in this form; None if it is missing, damaged or has another."""
+    try:
+        return _adapter(kind).validate_python(json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """The contents of a JSON file; empty if it was truncated or is not a mapping."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_as(dict[str, Any], path) or {}
+
+
+_adapter = cache(TypeAdapter)

@@ -5,11 +5,12 @@
 A question that is asked again with new seeds gets a file of its own.
 """
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.spec.sentences import printable
+from sweeper.store.publish import Text, read_as
 
 FOLDER = "questions"
 
@@ -27,15 +28,22 @@ class Question:
     said: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is stored of a question, and read again; `why` its looks ended, once they have."""
+
+    question: Text
+    seeds: Sequence[int]
+    looks_at: Sequence[int]
+    answer: Text | None = None
+    why: Text | None = None
+
+
 def read_questions(results: Path) -> list[Question]:
     """The questions stored in a results folder; unreadable files are left out."""
     found: list[Question] = []
     for path in sorted((results / FOLDER).glob("[!.]*.json")):
-        try:
-            content = json.loads(path.read_text())
-            parts = [content.get("answer") or "not answered yet.", content.get("why") or ""]
-            text, said = content["question"], " ".join(parts).rstrip()
-            found.append(Question(printable(text), printable(said)))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):  # damaged, or not ours
-            continue
+        if record := read_as(Record, path):
+            said = f"{record.answer or 'not answered yet.'} {record.why or ''}".rstrip()
+            found.append(Question(printable(record.question), printable(said)))
     return found

@@ -24,7 +24,7 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, stored_run_spec
 from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
-from sweeper.store.publish import publish_json, read_mapping, unique_suffix
+from sweeper.store.publish import publish_json, read_as, read_mapping, unique_suffix
 
 COMMENT = "sweeper "
 #: Outcomes after which a job may make another attempt; they are final only once the job is gone.
@@ -166,16 +166,14 @@ class Tickets:
     def read(self, run_id: str, number: int) -> Ticket | None:
         """A ticket; None if its run has ended meanwhile; ValueError if it cannot be parsed."""
         path = self._path(run_id, number)
-        try:
-            return Ticket(**json.loads(path.read_text()))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError) as error:
-            msg = (
-                f"{path} must be a ticket of this version of sweeper; it cannot be read ({error}). "
-                "Remove it and repeat the command to submit its run again."
-            )
-            raise ValueError(msg) from error
+        ticket = read_as(Ticket, path)
+        if ticket or not os.path.lexists(path):
+            return ticket
+        msg = (
+            f"{path} must be a ticket of this version of sweeper; it cannot be read. Remove it and "
+            "repeat the command to submit its run again."
+        )
+        raise ValueError(msg)
 
 
 class Jobs:

@@ -120,7 +120,7 @@ def test_studies_are_read_back_as_they_were_told(few, folder):
 def odd_journals(content: bytes, draw: random.Random) -> Iterator[bytes]:
     """A line lost, of another program, or with another value; a bit flipped; the end lost."""
     lines = content.splitlines(keepends=True)
-    for _ in range(40):
+    for _ in range(12):
         number = draw.randrange(len(lines))
         line = json.loads(lines[number])
         line[draw.choice(list(line))] = draw.choice([None, 1, "x", [], {}, -1, 99])

@@ -111,3 +111,12 @@ def test_after_a_clock_was_set_back_a_run_is_given_time_to_save(attempt):
     os.utime(attempt.checkpoint, (ahead, ahead))
 
     assert attempt.unsaved_s() == math.inf
+
+
+@pytest.mark.parametrize("text", ["[" * 99_999, "[]", '{"outcome": [], "reason": 1}'])
+def test_an_end_of_another_form_is_none(ledger, attempt, text):
+    (attempt.folder / "released.json").write_text(text)
+    (attempt.folder / "record-0.json").write_text(text)
+
+    assert isinstance(attempt_state(ledger, attempt.spec.run_id, 1), Open)
+    assert attempt.record().get("outcome") in (None, [])

@@ -8,7 +8,7 @@ from sweeper.store.questions import FOLDER, read_questions
 def test_questions_are_read_with_what_is_known_of_them(tmp_path):
     (tmp_path / FOLDER).mkdir()
     for plan, found in {"a": {"answer": "warmup=5 is best.", "why": "Decided."}, "b": {}}.items():
-        content = {"question": "best warmup", "seeds": [0], "answer": None, **found}
+        content = {"question": "best warmup", "seeds": [0], "looks_at": [3], **found}
         (tmp_path / FOLDER / f"of-{plan}.json").write_text(json.dumps(content))
 
     assert [(asked.text, asked.said) for asked in read_questions(tmp_path)] == [
