@@ -311,6 +311,8 @@ def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback
     reproducible, ranks = bool(config.reproducible), spec.split.world_size
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
     ddp = DDP_SETTINGS if isinstance(config.comm_hook, settings.PowerSGD) else {}
+    own_model = config.model and not settings.is_ours(config.model.target)
+    is_users = config.has_own_module or bool(own_model)
     parts = spec.split.accumulation_steps * ranks
     steps_per_epoch, steps = spec.steps_per_epoch, spec.total_steps
     counts = PlainCounts(parts=parts, steps_per_epoch=steps_per_epoch, steps=steps)
@@ -320,7 +322,7 @@ def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback
         accelerator=config.accelerator,
         devices=config.devices,
         num_nodes=config.num_nodes,
-        strategy=RunStrategy(exchanges=exchanges, is_users=config.has_own_module, **ddp),
+        strategy=RunStrategy(exchanges=exchanges, is_users=is_users, **ddp),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.most_epochs,

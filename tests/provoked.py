@@ -40,6 +40,14 @@ class Plain(_Net):
     """A linear classifier: nothing happens."""
 
 
+class Unused(_Net):
+    """A linear classifier with a layer that no pass uses, as the experts that got no example."""
+
+    def __init__(self, input_shape: tuple[int, int, int], num_classes: int) -> None:
+        super().__init__(input_shape, num_classes)
+        self.expert = nn.Linear(3, 3)
+
+
 class Dropping(nn.Module):
     """BatchNorm and every kind of dropout, in few layers."""
 

@@ -38,10 +38,10 @@ class RunStrategy(DDPStrategy):
     Args:
         exchanges: whether gradients are exchanged, or seen by a hook; if not, DDP does not wrap the
             module.
-        is_users: whether the module is a user's. It may leave parameters unused in a pass, as with
-            several optimizers, and change buffers, which are then broadcast from rank 0, as in any
-            DDP. No buffers are broadcast of our modules, nor of ghost BatchNorm, whose statistics
-            are merged once per epoch.
+        is_users: whether the module, or its model, is a user's. It may leave parameters unused in
+            a pass, as with several optimizers, and change buffers, which are then broadcast from
+            rank 0, as in any DDP. No buffers are broadcast of our modules, nor of ghost BatchNorm,
+            whose statistics are merged once per epoch.
         settings: of DDP.
 
     Attributes:

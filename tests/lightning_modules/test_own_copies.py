@@ -189,3 +189,15 @@ def test_plain_torch_loads_the_evaluated_weights_of_a_model_by_its_own_names(
     assert torch.equal(model.fc.weight, saved["evaluated_weights"]["fc.weight"]) == (
         decay == "null"
     )
+
+
+def test_a_model_of_a_user_may_leave_parameters_unused_on_several_ranks(grid, tmp_path):
+    (config,) = grid(
+        "model=own", "model._target_=provoked.Unused", "data.num_train_examples=256", "batch=64",
+        "epochs=1", "base_batch=64", "bn_span=16", "warmup=0", "devices=2", "micro_batch=16",
+    )  # fmt: skip
+
+    train = partial(train_each, {"two": config})
+    records = ask_ranks(train, tmp_path / "meeting", world_size=2)
+
+    assert [record["two"]["outcome"] for record in records] == ["finished", "finished"]
