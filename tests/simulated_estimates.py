@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from simulated_verdicts import NOISES
 
-from analysis.stats.batch_limits import breaking_batch, critical_batch, to_target
+from analysis.stats.batch_limits import breaking_batch, critical_batch, doubling_batch, to_target
 from analysis.stats.laws import compare_rules, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare
@@ -48,7 +48,7 @@ def with_noise(
     return runs.assign(val_accuracy=np.asarray(accuracy) + spread * deviation)
 
 
-def warmup_exponent(
+def warmup_exponent(  # noqa: PLR0913
     rng: np.random.Generator,
     seeds: int,
     draws: int,
@@ -58,13 +58,15 @@ def warmup_exponent(
     batches: Sequence[int] = BATCHES,
     warmups: Sequence[float] = (0, 2, 5, 10, 20, 40),
     flatness: float = 1.0,
+    spread: float = 0.002,
 ) -> Estimate:
     """Best warmup 5 epochs at 7,680, growing as the square root of the batch."""
     runs = grid(batches, warmups, seeds, "warmup_epochs")
     best = 5.0 * (runs["global_batch"] / 7680) ** 0.5
     u = np.log(runs["warmup_epochs"] + 1) - np.log(best + 1)
     accuracy = 0.9 - 0.01 * u**2 * np.where(u > 0, flatness, 1)
-    return exponent(best_warmups(with_noise(runs, accuracy, 0.002, rng, noise, shared), rng, draws))
+    runs = with_noise(runs, accuracy, spread, rng, noise, shared)
+    return exponent(best_warmups(runs, rng, draws))
 
 
 def best_warmup(rng: np.random.Generator, seeds: int, draws: int, *, beyond: float) -> Estimate:
@@ -164,6 +166,20 @@ def critical(rng: np.random.Generator, seeds: int, draws: int, *, growth: float 
     return critical_batch(reached, rng, draws).critical_batch
 
 
+def doubling(
+    rng: np.random.Generator, seeds: int, draws: int, *, sharpness: float = 1.0
+) -> Estimate:
+    """Examples twice the smallest batch's at 32,768; the sharper, the less like a hyperbola."""
+    batches = [512 * 4**i for i in range(5)]
+    runs = grid(batches, (0.0,), seeds, "warmup_epochs")
+    power = (runs["global_batch"] / 512) ** sharpness - 1
+    law = 3e7 * (1 + power / (64**sharpness - 1))
+    reached = runs.assign(
+        examples_to_target=law * (1 + 0.05 * rng.normal(size=len(runs))), reached_target=True
+    )
+    return doubling_batch(reached, rng, draws)
+
+
 def critical_of_curves(
     rng: np.random.Generator, seeds: int, draws: int, *, epochs: float
 ) -> Estimate:
@@ -230,6 +246,11 @@ KINDS: dict[str, tuple[Study, float]] = {
     "warmup exponent, 2 x 4 grid": (
         partial(warmup_exponent, batches=(7680, 30720), warmups=(0, 5, 10, 20)), 0.5,
     ),
+    "warmup exponent, one side 1.33 times flatter": (partial(warmup_exponent, flatness=0.75), 0.5),
+    "warmup exponent, one side 1.33 times steeper": (partial(warmup_exponent, flatness=1.33), 0.5),
+    "warmup exponent, one side 2 times flatter": (
+        partial(warmup_exponent, flatness=0.5, spread=0.005), 0.5,
+    ),
     "warmup exponent, flat branch": (partial(warmup_exponent, flatness=0.25), 0.5),
     "best warmup of a batch": (partial(best_warmup, beyond=1.0), 5.0),
     "best warmup of a batch, one spread 10 times": (partial(best_warmup, beyond=10.0), 5.0),
@@ -249,6 +270,9 @@ KINDS: dict[str, tuple[Study, float]] = {
     "critical batch, 15 epochs and more": (partial(critical_of_curves, epochs=15), 3e7 / 900),
     "critical batch, 4 epochs and more": (partial(critical_of_curves, epochs=4.5), 3e7 / 900),
     "critical batch, 2 epochs and more": (partial(critical_of_curves, epochs=2), 3e7 / 900),
+    "doubling batch, hyperbola": (doubling, 32_768),
+    "doubling batch, sharp bend": (partial(doubling, sharpness=3.0), 32_768),
+    "doubling batch, slow bend": (partial(doubling, sharpness=0.4), 32_768),
     "exponent of the distance": (diffusion_power, 0.35),
     "difference, equal arms": (partial(difference, shift=0.0, other=0.002), 0.0),
     "difference, spreads 1:4": (partial(difference, other=0.008), 0.005),

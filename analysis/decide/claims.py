@@ -25,7 +25,7 @@ from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
 from analysis.stats.contrasts import ASSURANCE, ONE_SIDED, Arms, Contrasts, weigh_contrasts
 from analysis.stats.optimum import Optima, best_warmups, exponent_draws
-from analysis.stats.replicates import make_rng, percentile_interval, student_factor
+from analysis.stats.replicates import Array, make_rng, percentile_interval, student_factor
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.validity import ARM, same_arms
 from analysis.tables.which_runs import ended_runs
@@ -209,27 +209,34 @@ def seeds_for_exponent(optima: Optima, num_claims: int, most: int) -> int:
     The bootstrap draws are narrowed as more seeds would narrow them, around that end of their
     central 60 % which is nearer to the bound: the estimate is not trusted to stay.
     """
-    value, draws, _ = exponent_draws(optima)
-    if draws is None or np.isnan(value):
+    found, drawn = exponent_draws(optima)
+    if not drawn:
         return -1
-    ends = np.nanquantile(draws, [1 - ASSURANCE, ASSURANCE])
+    value, ends = found.value, np.nanquantile(drawn[0], [1 - ASSURANCE, ASSURANCE])
     bound = min((0.0, 1.0), key=lambda b: abs(value - b))
     assumed = float(min(ends, key=lambda end: abs(end - bound)))
     if (assumed - bound) * (value - bound) <= 0:
         return -1
     for n in range(optima.num_seeds + 1, most + 1):
-        drawn = assumed + (draws - value) * _shrink_factor(optima, n)
-        if min(shares_outside(drawn, 0.0, 1.0)) <= ONE_SIDED / num_claims:
+        shift, factor = assumed - value, _shrink_factor(optima, n)
+        sides = [shares_outside(shift + d, 0.0, 1.0) for d in _shrink(drawn, factor)]
+        if min(map(max, zip(*sides, strict=True))) <= ONE_SIDED / num_claims:
             return n
     return -1
 
 
 def expected_exponent(optima: Optima, seeds: int) -> Interval:
     """The exponent's expected interval with this number of seeds per point."""
-    value, draws, _ = exponent_draws(optima)
-    if draws is None or np.isnan(value):
+    _, drawn = exponent_draws(optima)
+    if not drawn:
         return UNKNOWN
-    return percentile_interval(value + (draws - value) * _shrink_factor(optima, seeds))
+    ends = [*map(percentile_interval, _shrink(drawn, _shrink_factor(optima, seeds)))]
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def _shrink(drawn: Sequence[Array], factor: float) -> list[Array]:
+    """Draws of each fit, nearer to its median: more seeds do not make the fits more alike."""
+    return [np.nanmedian(d) + (d - np.nanmedian(d)) * factor for d in drawn]
 
 
 def _shrink_factor(optima: Optima, seeds: int) -> float:

@@ -64,9 +64,10 @@ def _drawings(
         yield f"best_warmups{ending}", drawing
     if target is None:
         return
-    reached = best_reached(to_target(compared.runs, measured.curves, target, metric))
-    about = f"{compared.title}; of each batch and seed the best warmup and lr rule"
-    about = ". ".join(filter(None, [about, doubts(compared.runs)]))
     goal = f"{metric.word} {metric.shown(target)}"
-    if drawing := draw_steps_to_target(reached, goal, about, width=width):
-        yield f"steps_to_target{ending}", drawing
+    for group in split_by_rule(compared):
+        reached = best_reached(to_target(group.runs, measured.curves, target, metric))
+        about = f"{group.title}; of each batch and seed the best warmup"
+        about = ". ".join(filter(None, [about, doubts(group.runs)]))
+        if drawing := draw_steps_to_target(reached, goal, about, width=width):
+            yield f"steps_to_target-{group.name}" if group.name else "steps_to_target", drawing

@@ -9,8 +9,8 @@ from analysis.figures.lines import Lane, draw_points
 from analysis.figures.points import points
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Width
-from analysis.stats.batch_limits import CriticalBatch, critical_batch
-from analysis.stats.replicates import make_rng
+from analysis.stats.batch_limits import CriticalBatch, critical_batch, doubling_batch
+from analysis.stats.replicates import DRAWS, Estimate, format_estimate, make_rng
 from sweeper.spec.sentences import several
 
 _DRAWN = 100  # places of a curve
@@ -44,7 +44,7 @@ def draw_steps_to_target(
 ) -> Drawing | None:
     """Steps to a target against the batch, with what perfect scaling would be.
 
-    ``steps = fewest_steps + fewest_examples / batch`` is drawn where `critical_batch` fits it.
+    ``steps = fewest_steps + fewest_examples / batch`` is drawn where it is not rejected.
     With `ax` it is drawn into a figure of your own.
 
     `reached` has a row per replicate, as `best_reached` returns it.
@@ -68,14 +68,16 @@ def draw_steps_to_target(
     axes.plot(batches, frame["perfect_scaling"], "--", color=style.GREY, label="perfect scaling")
     seen = [*done["steps_to_target"], *frame["perfect_scaling"]]
     axes.set_ylim(min(seen) / 1.3, max(seen) * 1.3)
-    fit, words = _fit(reached)
-    if fit:
+    doubling, fit, words = describe_doubling(reached, make_rng())
+    if doubling and batches[0] <= doubling.value <= batches[-1]:
+        axes.axvline(doubling.value, color=style.GREY, linewidth=0.7, label="examples double")
+    if fit and not np.isnan(fit.critical_batch.value):
         at = np.geomspace(batches[0], batches[-1], _DRAWN)
         axes.plot(at, fit.fewest_steps + fit.fewest_examples / at, ":", color="#0072b2",
                   label="fitted hyperbola")  # fmt: skip
         value = fit.critical_batch.value
         if batches[0] <= value <= batches[-1]:
-            axes.axvline(value, color="#0072b2", linewidth=0.7, label="critical batch")
+            axes.axvline(value, color="#0072b2", linewidth=0.7, label="$E_{min} / S_{min}$")
     missed = reached[~reached["reached_target"]]
     named = ", ".join(f"{batch:,}" for batch in sorted(missed["global_batch"].unique()))
     unmet = f"{several(len(missed), 'replicate')} never reached it (batch {named})."
@@ -88,15 +90,23 @@ def draw_steps_to_target(
     return sheet.finish(frame, title, lines)
 
 
-def _fit(reached: pd.DataFrame) -> tuple[CriticalBatch | None, str]:
+def describe_doubling(
+    reached: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
+) -> tuple[Estimate | None, CriticalBatch | None, str]:
+    """Where examples to target double, the hyperbola's `E_min / S_min`, and both in words."""
     try:
-        fit = critical_batch(reached, make_rng())
+        doubling = doubling_batch(reached, rng, draws)
+        fit = critical_batch(reached, rng, draws)
     except ValueError as error:
-        return None, f"No hyperbola: {error}"
+        return None, None, f"Not decidable where examples double: {error}"
     found = fit.critical_batch
-    if np.isnan(found.value):
-        return None, f"No hyperbola: {found.note}."
-    ends = f" (95 %: {found.low:,.0f} to {found.high:,.0f})" if found.has_interval else ""
-    if np.isinf([found.low, found.high]).all():
-        ends = " (95 %: anything)"
-    return fit, f"Critical batch {found.value:,.0f}{ends}."
+    at = format_estimate(doubling, " examples")
+    at = f"at {at}" if np.isfinite(doubling.value) else at.replace("inf examples", "at none", 1)
+    ratio = f"no E_min / S_min: {found.note}"
+    if not np.isnan(found.value):
+        ratio = f"E_min / S_min of the hyperbola: {format_estimate(found, ' examples')}"
+        if not np.isnan(fit.lack_of_fit):
+            ratio += f"; lack of fit F = {fit.lack_of_fit:.3g} (p = {fit.lack_of_fit_p:.2g})"
+    ratio = f"{ratio[0].upper()}{ratio[1:]}"
+    text = f"Examples to target are twice those of the smallest batch {at}. {ratio}."
+    return doubling, fit, text

@@ -17,7 +17,7 @@ from analysis.stats.contrasts import (
     weigh_contrasts,
 )
 from analysis.stats.optimum import best_warmups, exponent_draws
-from analysis.stats.replicates import Array, format_share, percentile_interval, validation_size
+from analysis.stats.replicates import Array, format_share, validation_size
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.which_runs import ended_runs
 
@@ -275,19 +275,18 @@ def _judge_exponent(
     """Whether the best warmup grows with the batch, by less than the batch."""
     runs = runs_about(claim, runs)
     placed = runs.assign(global_batch=runs["paper_batch"], warmup_epochs=runs["paper_warmup"])
-    value, draws, note = exponent_draws(best_warmups(placed, rng, metric=claim.metric))
-    if draws is None:
-        return replace(blank, effect=value, why=note)
-    low, high = percentile_interval(draws)
-    p_for, p_against = shares_outside(draws, 0.0, 1.0)
+    found, drawn = exponent_draws(best_warmups(placed, rng, metric=claim.metric))
+    if not drawn:
+        return replace(blank, effect=found.value, why=found.note)
+    p_for, p_against = map(max, zip(*(shares_outside(d, 0.0, 1.0) for d in drawn), strict=True))
     return replace(
         blank,
         verdict=REPRODUCED if p_for <= p_against else CONTRADICTED,
-        effect=value,
-        low=low,
-        high=high,
+        effect=found.value,
+        low=found.low,
+        high=found.high,
         p=min(p_for, p_against),
-        why=note,
+        why=found.note,
     )
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures.target import best_reached, whole_seed_runs
-from analysis.stats.batch_limits import breaking_batch, critical_batch, to_target
+from analysis.figures.target import best_reached, describe_doubling, whole_seed_runs
+from analysis.stats.batch_limits import breaking_batch, to_target
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare_rules_in_pairs
-from analysis.stats.replicates import DRAWS, Estimate, make_rng
+from analysis.stats.replicates import DRAWS, format_estimate, make_rng
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Measured, Metric, check_target
 from analysis.tables.validity import ARM, confounds
@@ -97,26 +97,9 @@ def _refuse_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:
     return estimated
 
 
-def format_estimate(estimate: Estimate, unit: str = "") -> str:
-    """An estimate in words: value, interval, seeds and limits."""
-    if np.isnan(estimate.value):
-        return f"not decidable: {estimate.note}"
-    text = f"{_format_value(estimate.value)}{unit}"
-    if estimate.low == -np.inf and estimate.high == np.inf:
-        text += " (95 %: anything; these runs do not determine it)"
-    elif estimate.has_interval:
-        text += f" (95 %: {_format_value(estimate.low)} to {_format_value(estimate.high)})"
-    text += f", {several(estimate.num_seeds, 'seed')} per point"
-    return f"{text}; {estimate.note}" if estimate.note else text
-
-
 def _capitalize(sentence: str) -> str:
     """Capitalise only the first letter: F, and names of metrics and rules, stay as they are."""
     return f"{sentence[0].upper()}{sentence[1:]}"
-
-
-def _format_value(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _estimate_growth(question: str, optima: Optima, name: str) -> Estimated:
@@ -169,23 +152,16 @@ def _estimate_critical(
     measured: Measured, target: float | None, rng: np.random.Generator, draws: int
 ) -> Estimated:
     runs, metric = whole_seed_runs(ended_runs(measured.runs)), measured.metric
-    question = "Beyond which batch do examples to target double (critical batch)?"
+    question = "Beyond which batch do examples to target double?"
     if not runs[metric.name].notna().any():
         return Estimated(question, f"Not decidable: these runs have no {metric.word}.")
     if target is None:
         best = _within_reach(runs, metric)
         target = best - metric.sign * TARGET_SHORT * abs(best)
     reached = best_reached(to_target(runs, measured.curves, target, metric))
-    try:
-        fit = critical_batch(reached, rng, draws)
-    except ValueError as error:
-        return Estimated(question, f"Not decidable at a target of {metric.shown(target)}: {error}")
-    start = "" if np.isnan(fit.critical_batch.value) else "At "
-    words = f"{start}{format_estimate(fit.critical_batch, ' examples')}"
-    words += f"; target {metric.shown(target)}, best warmup of each batch and seed"
-    if not np.isnan(fit.lack_of_fit):
-        words += f"; lack of fit F = {fit.lack_of_fit:.3g} (p = {fit.lack_of_fit_p:.2g})"
-    return Estimated(question, _capitalize(f"{words}."))
+    _, _, words = describe_doubling(reached, rng, draws)
+    chosen = f"Target {metric.shown(target)}, best warmup of each batch and seed."
+    return Estimated(question, f"{words} {chosen}")
 
 
 def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:

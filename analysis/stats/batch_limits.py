@@ -75,7 +75,8 @@ class CriticalBatch:
     """Fit of examples to target against the batch.
 
     Attributes:
-        critical_batch: where examples to target are twice the fewest [examples].
+        critical_batch: `E_min / S_min`, where the fitted examples are twice the fewest [examples];
+            nan if the hyperbola is rejected.
         fewest_steps: limit for large batches [steps].
         fewest_examples: limit for small batches [examples].
         lack_of_fit: F of the means' scatter about the hyperbola against the scatter of seeds.
@@ -98,8 +99,7 @@ def critical_batch(
 
     ``examples = fewest_examples + fewest_steps * batch``, weighted least squares over batches
     (weights: replicates), hence ``(S / S_min - 1) (E / E_min - 1) = 1``. If the scatter about the
-    hyperbola is too large for that of the seeds, the interval is widened, in logarithms, by the
-    square root of their ratio.
+    hyperbola is too large for that of the seeds, it has no such batch: see `doubling_batch`.
 
     Uses what `to_target` returns.
 
@@ -112,28 +112,8 @@ def critical_batch(
     Source:
         McCandlish et al. 2018, arXiv:1812.06162, equations 2.11 and 2.12.
     """
-    censored = sorted(
-        int(b) for b in reached.loc[~reached["reached_target"], "global_batch"].unique()
-    )
-    usable = reached[~reached["global_batch"].isin(censored)].assign(outcome="finished")
-    cells = Replicates.from_runs(usable, ["global_batch"], "examples_to_target")
+    cells, censored = _cells_to_target(reached)
     batches = cells.points["global_batch"].to_numpy(dtype=float)
-    if len(batches) < 3:
-        has_more = reached["global_batch"].nunique() >= 3
-        easier = "Choose a target that is easier to reach, or train longer."
-        msg = (
-            "three or more batches must reach the target in every run; got "
-            f"{len(batches)}. {easier if has_more else 'Run more batches.'}"
-        )
-        raise ValueError(msg)
-    if "epochs_to_target" in usable:
-        fewest = usable.groupby("global_batch")["epochs_to_target"].mean().min()
-        if fewest < FEWEST_EPOCHS:
-            msg = (
-                f"every batch must take {FEWEST_EPOCHS} epochs or more to the target; "
-                f"got {fewest:.2g}. Choose a target that is harder to reach."
-            )
-            raise ValueError(msg)
     weights = cells.counts.astype(float)
     slope, intercept = _line(batches, cells.means[None, :], weights)
     value, drawn = _ratio(slope, intercept)[0], None
@@ -147,25 +127,78 @@ def critical_batch(
         drawn = _ratio(*_line(batches, means, weights))
     fitted = intercept[0] + slope[0] * batches
     scatter, p = lack_of_fit(cells.values, fitted, num_parameters=2)
-    rejected = ""
-    if drawn is not None and p < REJECTED and scatter > 1:
-        drawn = value * (drawn / value) ** np.sqrt(scatter)
-        rejected = (
-            f"the hyperbola does not fit: interval widened {np.sqrt(scatter):.2g} times, for the "
-            "fewest examples over the fewest steps only; examples may double at another batch"
-        )
-    names = ", ".join(f"{batch:,}" for batch in censored)
     notes = [
         "examples to target do not grow with the batch" if np.isnan(value) else "",
-        f"left out, not every run reached the target: batch {names}" if censored else "",
-        rejected,
+        _describe_censored(censored),
         cells.no_interval,
     ]
+    if drawn is not None and p < REJECTED and scatter > 1:
+        value, drawn = np.nan, None
+        notes[0] = f"the hyperbola does not fit (lack of fit F = {scatter:.3g}, p = {p:.2g})"
     method = "line through examples to target; 95 % percentile bootstrap over seeds"
     estimate = Estimate.from_draws(value, drawn, cells.num_seeds, method, *notes)
     return CriticalBatch(
         estimate, float(slope[0]), float(intercept[0]), scatter, p, tuple(censored)
     )
+
+
+def doubling_batch(reached: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS) -> Estimate:
+    """The batch at which examples to target are twice those of the smallest batch.
+
+    Without a model: the means are made to only grow with the batch (isotonic regression) and joined
+    by straight lines in logarithms; the interval is that of `breaking_batch`, between batches that
+    were run. Uses and raises what `critical_batch` does.
+
+    Returns:
+        The batch [examples]; infinite if they do not double up to the largest.
+    """
+    cells, censored = _cells_to_target(reached)
+    batches, weights = cells.points["global_batch"].to_numpy(float), cells.counts.astype(float)
+    _, value, _ = _crossings(batches, -np.log(cells.means[None, :]), weights, np.log(2))
+    low, high = np.nan, np.nan
+    if not cells.no_interval:
+        means = cells.resampled_means(rng, draws, 3 * (cells.num_seeds - 1))
+        means = np.maximum(means, ROUNDING * cells.means)  # few seeds may be drawn below 0
+        last, _, first = _crossings(batches, -np.log(means), weights, np.log(2))
+        low, high = percentile_interval(last)[0], percentile_interval(first)[1]
+    method = (
+        f"isotonic in log batch, twice the examples of batch {batches[0]:,.0f}; "
+        "95 % percentile bootstrap over seeds, between the batches that were run"
+    )
+    ends = cells.no_interval or "the ends are batches that were run"
+    notes = "; ".join(filter(None, [ends, _describe_censored(censored)]))
+    return Estimate(float(value[0]), low, high, cells.num_seeds, method, notes)
+
+
+def _describe_censored(censored: list[int]) -> str:
+    names = ", ".join(f"{batch:,}" for batch in censored)
+    return f"left out, not every run reached the target: batch {names}" if censored else ""
+
+
+def _cells_to_target(reached: pd.DataFrame) -> tuple[Replicates, list[int]]:
+    """Examples to target at the batches where every run reached it, and the other batches."""
+    censored = sorted(
+        int(b) for b in reached.loc[~reached["reached_target"], "global_batch"].unique()
+    )
+    usable = reached[~reached["global_batch"].isin(censored)].assign(outcome="finished")
+    cells = Replicates.from_runs(usable, ["global_batch"], "examples_to_target")
+    if len(cells.values) < 3:
+        has_more = reached["global_batch"].nunique() >= 3
+        easier = "Choose a target that is easier to reach, or train longer."
+        msg = (
+            "three or more batches must reach the target in every run; got "
+            f"{len(cells.values)}. {easier if has_more else 'Run more batches.'}"
+        )
+        raise ValueError(msg)
+    if "epochs_to_target" in usable:
+        fewest = usable.groupby("global_batch")["epochs_to_target"].mean().min()
+        if fewest < FEWEST_EPOCHS:
+            msg = (
+                f"every batch must take {FEWEST_EPOCHS} epochs or more to the target; "
+                f"got {fewest:.2g}. Choose a target that is harder to reach."
+            )
+            raise ValueError(msg)
+    return cells, censored
 
 
 def lack_of_fit(

@@ -15,6 +15,9 @@ from analysis.tables.metric import ACCURACY, Metric
 WARMUP_OFFSET = 1.0
 
 _REJECTED = "the parabola does not fit"
+_SYMMETRIC = "holds if the curve is symmetric: a batch has fewer than five settings"
+#: Settings of a batch from which the fit is repeated without either end.
+_FEWEST_TO_CUT = 5
 #: Means that differ by less than this fraction of their size are equal.
 _ROUNDING = 1e-12
 
@@ -35,6 +38,8 @@ class Optima:
         no_interval: why the seeds give none; empty if they do.
         draws_apart: like `draws`, for each batch's own interval, whose error comes from fewer
             points; if None, `draws` are used.
+        draws_cut: like `draws`, without the smallest setting of each batch and without the
+            largest: how far the estimate depends on the shape of the curve.
     """
 
     batches: Array
@@ -47,6 +52,7 @@ class Optima:
     is_rejected: bool = False
     no_interval: str = ""
     draws_apart: Array | None = None
+    draws_cut: tuple[Array, ...] = ()
 
     def table(self) -> pd.DataFrame:
         """A row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
@@ -65,6 +71,7 @@ class Optima:
             drawn = None if draws is None else draws[:, i]
             notes = at_edge, self.no_interval, rejected
             e = Estimate.from_draws(best, drawn, self.num_seeds, "", *notes)
+            e = e.widen([cut[:, i] for cut in self.draws_cut])
             rows.append((int(batch), e.value, e.low, e.high, is_interior, e.num_seeds, e.note))
         columns = ["global_batch", "best", "low", "high", "is_interior", "num_seeds", "note"]
         return pd.DataFrame(rows, columns=columns)
@@ -76,7 +83,9 @@ def best_warmups(
     """The warmup with the best metric at each batch.
 
     ``metric = a - c * (log(warmup + 1) - log(best + 1))**2`` by least squares at each batch, with
-    c above 0 where higher is better; intervals by resampling seeds inside each point.
+    c above 0 where higher is better; intervals by resampling seeds inside each point. With five
+    settings at each batch or more they include those of the fits without either end of the grid:
+    a curve that is steeper on one side than on the other moves the vertex.
 
     Uses `outcome`, `global_batch`, `warmup_epochs` and the metric.
 
@@ -134,35 +143,56 @@ def fit_optima(
     places = [np.flatnonzero(batch == b) for b in batches]
     u = np.log(setting + offset)
 
-    def vertices(means: Array) -> Array:
+    def vertices(means: Array, parts: list[NDArray[np.intp]] = places) -> Array:
         columns = [
-            _vertex(u[p], metric.sign * means[:, p], cells.counts[p].astype(float)) for p in places
+            _vertex(u[p], metric.sign * means[:, p], cells.counts[p].astype(float)) for p in parts
         ]
         if not columns:
             return np.empty((len(means), 0))
         with np.errstate(over="ignore"):  # a vertex far beyond the grid is at infinity
             return np.maximum(np.exp(np.stack(columns, axis=1)) - offset, 0.0)
 
-    drawn, apart, note = None, None, ""
+    best = vertices(cells.means[None, :])[0]
+    drawn, apart, cut, note = None, None, list[Array](), ""
     if not cells.no_interval:
         note = _misfit(cells, u, places)
         if not note and places:
-            drawn, apart = (
-                vertices(cells.resampled_means(rng, draws, freedom, blocks=places))
+            together, own = (
+                cells.resampled_means(rng, draws, freedom, blocks=places)
                 for freedom in _freedom(cells, u, np.log(batches), places)
             )
+            drawn, apart = vertices(together), vertices(own)
+            cut = [vertices(together, p) for p in _cut_ends(places, setting, best) if p]
+            note = "" if cut else _SYMMETRIC
     return Optima(
         batches=batches,
-        best=vertices(cells.means[None, :])[0],
+        best=best,
         draws=drawn,
         low_edge=np.array([setting[p].min() for p in places]),
         high_edge=np.array([setting[p].max() for p in places]),
         num_seeds=cells.num_seeds,
         note=note,
-        is_rejected=bool(note),
+        is_rejected=note.startswith(_REJECTED),
         no_interval=cells.no_interval,
         draws_apart=apart,
+        draws_cut=tuple(cut),
     )
+
+
+def _cut_ends(
+    places: list[NDArray[np.intp]], setting: Array, best: Array
+) -> list[list[NDArray[np.intp]]]:
+    """The places without the first of each batch, and without the last; none if those are few.
+
+    An end next to which the best setting lies stays: without it there is no optimum to find.
+    """
+    if min(map(len, places)) < _FEWEST_TO_CUT:
+        return []
+    pairs = [*zip(places, best, strict=True)]
+    return [
+        [p[1:] if setting[p[1]] < b else p for p, b in pairs],
+        [p[:-1] if setting[p[-2]] > b else p for p, b in pairs],
+    ]
 
 
 def _freedom(
@@ -238,7 +268,7 @@ def exponent(optima: Optima) -> Estimate:
     """How the best setting grows with the batch.
 
     ``log(best) = a + b * log(global_batch)``, least squares over batches; the interval of b by
-    repeating the whole fit on each bootstrap draw.
+    repeating the whole fit on each bootstrap draw, as in `best_warmups`.
 
     Returns:
         The exponent b: 0 constant, 0.5 square root, 1 linear.
@@ -262,15 +292,16 @@ def exponent(optima: Optima) -> Estimate:
             notes.append(f"{words} at batch {names}")
     drawn = None if optima.draws is None else _slopes(optima.batches, optima.draws)
     notes.append(optima.no_interval)
-    return Estimate.from_draws(value, drawn, optima.num_seeds, method, *notes)
+    found = Estimate.from_draws(value, drawn, optima.num_seeds, method, *notes)
+    return found.widen([_slopes(optima.batches, cut) for cut in optima.draws_cut])
 
 
-def exponent_draws(optima: Optima) -> tuple[float, Array | None, str]:
-    """As `exponent`: the value, its draws, None if there are none, and what limits it."""
+def exponent_draws(optima: Optima) -> tuple[Estimate, list[Array]]:
+    """The exponent and its draws: with all settings, and without either end; none if unknown."""
     found = exponent(optima)
     if optima.draws is None or np.isnan(found.value):
-        return found.value, None, found.note
-    return found.value, _slopes(optima.batches, optima.draws), found.note
+        return found, []
+    return found, [_slopes(optima.batches, d) for d in (optima.draws, *optima.draws_cut)]
 
 
 def _slopes(batches: Array, best: Array) -> Array:

@@ -1,7 +1,7 @@
 """Replicates of points and the bootstrap over them; shares of runs and of validation sets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -65,10 +65,33 @@ class Estimate:
         low, high = (np.nan, np.nan) if draws is None else percentile_interval(draws)
         return cls(float(value), low, high, num_seeds, method, "; ".join(filter(None, notes)))
 
+    def widen(self, others: "Sequence[Array]") -> "Estimate":
+        """With an interval that includes those of other fits' draws."""
+        ends = [(self.low, self.high), *map(percentile_interval, others)]
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
+        return replace(self, low=low, high=high)
+
     @property
     def has_interval(self) -> bool:
         """Whether both ends are numbers (an end may be infinite)."""
         return not (np.isnan(self.low) or np.isnan(self.high))
+
+
+def format_estimate(estimate: Estimate, unit: str = "") -> str:
+    """An estimate in words: value, interval, seeds and limits."""
+    if np.isnan(estimate.value):
+        return f"not decidable: {estimate.note}"
+    text = f"{_format_value(estimate.value)}{unit}"
+    if estimate.low == -np.inf and estimate.high == np.inf:
+        text += " (95 %: anything; these runs do not determine it)"
+    elif estimate.has_interval:
+        text += f" (95 %: {_format_value(estimate.low)} to {_format_value(estimate.high)})"
+    text += f", {several(estimate.num_seeds, 'seed')} per point"
+    return f"{text}; {estimate.note}" if estimate.note else text
+
+
+def _format_value(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 @dataclass(frozen=True, slots=True)

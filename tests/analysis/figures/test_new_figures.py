@@ -165,7 +165,7 @@ def test_steps_to_target_come_with_the_hyperbola_where_it_fits():
     lines = {line.get_label(): line for line in axes.lines}
     at, height = lines["fitted hyperbola"].get_data()
     assert height == pytest.approx(100.5 + 51200 / at, rel=0.01)
-    assert lines["critical batch"].get_xdata()[0] == pytest.approx(512, rel=0.02)
+    assert lines["$E_{min} / S_{min}$"].get_xdata()[0] == pytest.approx(512, rel=0.02)
     assert drawing.frame["perfect_scaling"].tolist() == pytest.approx(
         [(100.5 + 200) * 256 / b for b in batches]
     )
@@ -186,7 +186,7 @@ def test_steps_of_one_seed_have_no_intervals_and_a_bend_that_nothing_shows_is_an
 
     assert "Marks: means; small dots: replicates." in of_one.caption
     assert "Marks: means, with 95 % t intervals; small dots: replicates." in of_two.caption
-    assert "(95 %: anything)." in of_two.caption
+    assert "(95 %: anything; these runs do not determine it)" in of_two.caption
 
 
 def test_batches_that_miss_the_target_are_named():
@@ -196,7 +196,7 @@ def test_batches_that_miss_the_target_are_named():
     drawing = analysis.draw_steps_to_target(analysis.best_reached(reached), "accuracy 87 %")
 
     assert "2 replicates never reached it (batch 1,024)." in drawing.caption
-    assert "No hyperbola: three or more batches must reach the target" in drawing.caption
+    assert "Not decidable where examples double: three or more" in drawing.caption
 
 
 def test_what_has_nothing_to_show_has_no_figure():

@@ -5,17 +5,17 @@ import pandas as pd
 import pytest
 from simulated_studies import simulated_curves, simulated_runs
 
-from analysis.report.estimates import estimate_all, format_estimate
+from analysis.report.estimates import estimate_all
 from analysis.stats.laws import constant_rate
 from analysis.stats.pairs import compare
-from analysis.stats.replicates import Estimate
+from analysis.stats.replicates import Estimate, format_estimate
 from analysis.tables.metric import Measured, Metric
 
 DISTANCE = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
 RULES = "Does the learning-rate rule make a difference (margin 0.3 points)?"
 WHICH = "Which runs do these estimates use?"
 WARMUPS = "How does the best warmup grow with the batch?"
-CRITICAL = "Beyond which batch do examples to target double (critical batch)?"
+CRITICAL = "Beyond which batch do examples to target double?"
 
 
 def study(seeds: int = 3, rules=("linear", "none")) -> pd.DataFrame:
@@ -166,10 +166,11 @@ def test_seeds_added_to_a_poor_warmup_do_not_count_as_slow_ones_of_their_batch()
     words = [estimated(some, simulated_curves(some, 20), CRITICAL).words for some in (whole, added)]
 
     (first, target), (then, same_target) = (
-        (text.partition(" (95 %")[0], text.partition("target ")[2]) for text in words
+        (text.partition("hyperbola: ")[2].partition(" (")[0], text.partition("Target ")[2])
+        for text in words
     )
     assert (first, target) == (then, same_target)
-    assert first == "At 2,834 examples"
+    assert first == "2,834 examples"
 
 
 def test_estimates_of_one_rule_among_others_say_which():
@@ -190,7 +191,7 @@ def test_one_batch_is_told_that_more_batches_are_needed_and_no_other_target():
 
     words = [estimated(some, simulated_curves(some, 20), CRITICAL).words for some in (one, two)]
 
-    assert all(text.endswith("Run more batches.") for text in words)
+    assert all("Run more batches." in text for text in words)
 
 
 def test_a_metric_on_both_sides_of_0_has_no_margin_of_1_percent():

@@ -41,6 +41,14 @@ def test_the_interval_of_one_best_warmup_holds_it_where_one_point_spreads_more()
     assert held >= 0.9
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "one side" in kind])
+def test_the_exponent_holds_the_truth_where_the_curve_is_lopsided(kind):
+    """The parabola alone held it in half to three quarters; its misses are all on one side."""
+    _, held, _ = coverage(kind, studies=60, draws=200, seeds=3)
+
+    assert held >= 0.87
+
+
 @pytest.mark.parametrize("kind", sorted(REFUSED))
 def test_what_does_not_fit_is_refused(kind):
     refused, _, _ = coverage(kind, studies=10, draws=20)
@@ -49,7 +57,7 @@ def test_what_does_not_fit_is_refused(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in REFUSED])
+@pytest.mark.parametrize("kind", [k for k in KINDS if k not in REFUSED and "one side" not in k])
 def test_intervals_hold_the_truth_of_100_studies_of_three_seeds(kind):
     """With 95 % coverage, fewer than 87 of 100 has a probability of 0.0004. docs/statistics.md has
     the shares of 300 studies, which `python -m benchmarks.study_statistics` measures.
