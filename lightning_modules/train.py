@@ -322,7 +322,12 @@ def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback
         accelerator=config.accelerator,
         devices=config.devices,
         num_nodes=config.num_nodes,
-        strategy=RunStrategy(exchanges=exchanges, is_users=is_users, **ddp),
+        strategy=RunStrategy(
+            exchanges=exchanges,
+            is_users=is_users,
+            trusted=config.trusted_classes or (),
+            **ddp,
+        ),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.most_epochs,

@@ -244,11 +244,34 @@ class ArrayModule(Module):
         checkpoint["mine"] = np.arange(3.0)
 
 
+class Kept:
+    """An object of the project's own."""
+
+    def __init__(self):
+        self.path, self.names = Path("mine"), np.array(["one", "two"])
+
+
 class PathModule(Module):
     """Saves an object."""
 
     def on_save_checkpoint(self, checkpoint):
-        checkpoint["mine"] = Path("mine")
+        checkpoint["mine"] = Kept()
+
+
+class LambdaModule(Module):
+    """Saves what nothing can pickle."""
+
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["mine"] = lambda: 0
+
+
+class ConfigModule(Module):
+    """Is created with a DictConfig."""
+
+    def __init__(self, cfg):
+        super().__init__(lr=cfg.optim.lr)
+        self.cfg = cfg
+        self.save_hyperparameters()
 
 
 class SteppedModule(Module):

@@ -6,17 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, Checkpoint
-from torch.serialization import add_safe_globals
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import ends_step
 from lightning_modules.modules.classifier import Classifier
 from lightning_modules.optimizers.run_strategy import RunStrategy
+from lightning_modules.process.saved_classes import drop_hyperparameters
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
@@ -25,12 +24,6 @@ from sweeper.store.seal import seal
 from sweeper.upstream.lightnings import stop_broadcasting_sigterm
 
 _SECONDS_BETWEEN_POLLS = 1.0
-
-# NumPy scalars and arrays, which the state of its generators contains, are safe to load too.
-_KINDS = "?bhilBHILefdFD"
-_MADE_BY: Any = np.float64(0).__reduce__()[0]
-_NUMPYS: Any = [np.zeros(0).__reduce__()[0], np.ndarray, np.dtype]
-add_safe_globals([_MADE_BY, *_NUMPYS, *(type(np.dtype(kind)) for kind in _KINDS)])
 
 
 class Stopped(Exception):
@@ -128,7 +121,10 @@ class RunCheckpoint(Checkpoint):
 
             The config has these, and they may be any object.
             """
-            own(checkpoint)
+            if self._is_saving:
+                drop_hyperparameters(own, checkpoint)
+            else:
+                own(checkpoint)
             evaluated: dict[str, Any] = checkpoint.get(
                 "evaluated_weights", checkpoint["state_dict"]
             )
@@ -136,9 +132,6 @@ class RunCheckpoint(Checkpoint):
             checkpoint["evaluated_weights"] = {
                 k.removeprefix(prefix): v for k, v in evaluated.items()
             }
-            for name in ("hyper_parameters", "datamodule_hyper_parameters"):
-                if self._is_saving:
-                    checkpoint.pop(name, None)
 
         run_class(pl_module).wrap("on_train_batch_end", stop_if_due)
         run_class(pl_module).wrap("on_save_checkpoint", name_weights)

@@ -23,11 +23,15 @@ _NOT_THE_USERS = (*_OURS, *sysconfig.get_paths().values(), "<")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Whether something holds, None if that could not be found out; why, and what to do."""
+    """Whether something holds, None if that could not be found out; why, and what to do.
+
+    `classes` are those of objects in checkpoints, which are read back only if they are trusted.
+    """
 
     holds: bool | None
     message: str
     do: str = ""
+    classes: tuple[str, ...] = ()
 
 
 def check_items(loader: "DataLoader[Any]", examples: Sequence[Request]) -> dict[str, Finding]:

@@ -37,7 +37,8 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
     """The object that a config group describes, with the objects nested in it.
 
     Args:
-        component: `_target_` and its arguments, which may be such groups too; as Hydra reads them.
+        component: `_target_` and its arguments, which may be such groups too; as Hydra reads them,
+            with `_convert_` all unless it is given.
         more: arguments passed if the target takes them, in place of those in the group.
 
     Raises:
@@ -53,7 +54,7 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
     if "num_train_examples" not in parameters and not takes_all:
         group.pop("num_train_examples", None)  # stated for the plan
     try:
-        return instantiate(group, _convert_="all")
+        return instantiate({"_convert_": "all", **group})
     except InstantiationException as error:
         if error.__cause__ is not None and not isinstance(error.__cause__, TypeError):
             raise error.__cause__ from None

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytorch_lightning as pl
@@ -65,7 +65,7 @@ def findings(
             ADDITIVE: _check_additive(steps),
             FIXED_RATES: _check_rates(steps),
             KEYED_DRAWS: _check_draws(steps),
-            WHOLE_CHECKPOINT: _check_checkpoint(steps),
+            WHOLE_CHECKPOINT: replace(_check_checkpoint(steps), classes=tuple(steps.saved_classes)),
         }
         if steps.error is None:
             break
@@ -220,6 +220,8 @@ def _check_draws(steps: TrialSteps) -> Finding:
 def _check_checkpoint(steps: TrialSteps) -> Finding:
     if steps.changed is None:
         return _explain_stop(steps)
+    if steps.unsaved is not None:
+        return replace(error_finding("a checkpoint", steps.unsaved), holds=False)
     if not steps.changed:
         return _NOTHING_LOST
     names = ", ".join(steps.changed)

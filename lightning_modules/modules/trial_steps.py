@@ -9,6 +9,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from lightning_utilities.core.apply_func import apply_to_collection
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -28,6 +29,11 @@ from lightning_modules.modules.comparisons import (
 )
 from lightning_modules.modules.own_logger import OwnLogger
 from lightning_modules.modules.run_trainer import PlainCounts, RunTrainer
+from lightning_modules.process.saved_classes import (
+    drop_hyperparameters,
+    find_saved_classes,
+    trust,
+)
 from lightning_modules.run_class import run_class
 from sweeper.upstream.lightnings import configure_optimizers, set_global_step
 from sweeper.upstream.torchs import pretend_ranks
@@ -132,6 +138,8 @@ class TrialSteps(Callback):
             if it raised an error.
         error: what the module raised, which ended the passes.
         saved_by: the hook by which the module adds to checkpoints; empty if it does not.
+        saved_classes: of the objects in a checkpoint, which are not read back by default.
+        unsaved: what a checkpoint raised as it was saved or read back.
     """
 
     def __init__(
@@ -157,6 +165,8 @@ class TrialSteps(Callback):
         self.drawing_layers: list[str] = []
         self.changed_within: list[str] = []
         self.rates: list[list[float]] = []
+        self.saved_classes: list[str] = []
+        self.unsaved: Exception | None = None
         self.error: Exception | None = None
         self.saved_by = ""
 
@@ -319,7 +329,26 @@ class TrialSteps(Callback):
             result.loss = float(outputs["loss"]) * trainer.accumulate_grad_batches
         left = {planned.mode for planned in self._passes[batch_idx + 1 :]}
         if left <= ({"eval"} if not any(r.drew for r in self.mode_results("fixed")) else set()):
+            self._try_checkpoint(trainer, pl_module)
             raise _Done
+
+    def _try_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        """Save a checkpoint as a run does, though without the values of weights, and read it."""
+
+        def keep_small(own: Callable[..., None], checkpoint: dict[str, Any]) -> None:
+            drop_hyperparameters(own, checkpoint)
+            for key in ("state_dict", "optimizer_states"):
+                checkpoint[key] = apply_to_collection(checkpoint[key], Tensor, Tensor.new_empty, 0)
+
+        run_class(module).wrap("on_save_checkpoint", keep_small)
+        path = Path(trainer.default_root_dir, "checkpoint.ckpt")
+        try:
+            trainer.save_checkpoint(path)
+            self.saved_classes = find_saved_classes(path)
+            with trust(self.saved_classes):
+                torch.load(path, weights_only=True)
+        except Exception as error:  # noqa: BLE001  whatever a user's objects raise
+            self.unsaved = error
 
 
 def _find_rates(

@@ -2,9 +2,9 @@
 
 import inspect
 import pickle
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
+from lightning_modules.process.saved_classes import find_saved_classes, trust
 from sweeper.upstream.lightnings import call_before_steps
 from sweeper.upstream.torchs import ignore_buffers
 
@@ -42,6 +43,7 @@ class RunStrategy(DDPStrategy):
             a pass, as with several optimizers, and change buffers, which are then broadcast from
             rank 0, as in any DDP. No buffers are broadcast of our modules, nor of ghost BatchNorm,
             whose statistics are merged once per epoch.
+        trusted: classes of objects that a checkpoint may hold.
         settings: of DDP.
 
     Attributes:
@@ -52,9 +54,17 @@ class RunStrategy(DDPStrategy):
         num_bare_steps: those that did not go through here, so without the factor [steps].
     """
 
-    def __init__(self, *, exchanges: bool = True, is_users: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        *,
+        exchanges: bool = True,
+        is_users: bool = False,
+        trusted: Collection[str] = (),
+        **settings: Any,
+    ) -> None:
         own: dict[str, Any] = {_SYNC_BUFFERS: is_users, "find_unused_parameters": is_users}
         super().__init__(gradient_as_bucket_view=True, **own | settings)
+        self._trusted = trusted
         self._exchanges, self.num_steps, self.num_bare_steps = exchanges, 0, 0
         self._exchanged: set[nn.Parameter] | None = None
         self._stepped: list[dict[str, Any]] | None = None  # groups of the optimizer in its step
@@ -74,20 +84,25 @@ class RunStrategy(DDPStrategy):
         for optimizer in self.optimizers:
             optimizer.register_step_post_hook(count_bare_step)
 
-    def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def load_checkpoint(
+        self, checkpoint_path: Path | str, *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
         """Read a checkpoint, and add the module's hyperparameters, as Lightning's checkpoints have.
 
         Raises:
-            ValueError: if it holds objects other than tensors and plain values.
+            ValueError: if it holds objects of classes that are not trusted.
         """
         try:
-            checkpoint = super().load_checkpoint(*args, **kwargs)
+            with trust(self._trusted):
+                checkpoint = super().load_checkpoint(checkpoint_path, *args, **kwargs)
         except pickle.UnpicklingError as error:
-            found = re.search(r"(?:GLOBAL |got <class ')([\w.]+)", str(error))
+            found = find_saved_classes(checkpoint_path)
+            trusted = ",".join(sorted({*found, *self._trusted}))
+            way = f"If you trust this file, add 'trusted_classes=[{trusted}]'. " * any(found)
             msg = (
-                "a checkpoint must hold tensors and plain values only, to be resumed from; got "
-                f"{found[1] if found else 'something else'} in it. Where your module is defined, "
-                "name each class that it saves: torch.serialization.add_safe_globals([MyClass])."
+                "a checkpoint must hold tensors, plain values and objects of trusted_classes only, "
+                f"to be resumed from; got {', '.join(found) or error} in it. {way}To start the run "
+                "again, add rerun=all."
             )
             raise ValueError(msg) from error
         assert self.lightning_module is not None, "it is to be trained"

@@ -4,11 +4,13 @@ Hydra composes once per distinct choice of groups; plain values are set on copie
 large grid costs microseconds a point instead of Hydra's fifth of a second.
 """
 
+import importlib
 import itertools
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from typing import Any
 
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString
@@ -48,6 +50,7 @@ def plain_config(config: DictConfig) -> Config:
     ours = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     check_complete(OmegaConf.to_container(ours))
     _check_no_facts(config)
+    _register_resolvers(config)
     text = OmegaConf.to_yaml(ours)
     try:
         return to_plain_values(
@@ -68,6 +71,19 @@ def _check_no_facts(config: DictConfig) -> None:
         if key in config:
             msg = f"{key} must be left to the program, which finds it out; got {key}=. Remove it."
             raise ValueError(msg)
+
+
+def _register_resolvers(config: DictConfig) -> None:
+    """Import the modules of a project that register OmegaConf's resolvers; ValueError if not."""
+    for name in OmegaConf.select(config, "resolvers") or ():
+        try:
+            importlib.import_module(str(name))
+        except Exception as error:
+            msg = (
+                "resolvers must name modules that can be imported, such as [myproj.resolvers]; got "
+                f"{name}: {error}. Correct it, or put its folder on PYTHONPATH."
+            )
+            raise ValueError(msg) from error
 
 
 def to_plain_values(settings: Mapping[str, Any]) -> Config:
@@ -247,11 +263,22 @@ class _Template:
         return config
 
     def _meant(self, values: Sequence[_Single]) -> Sequence[_Single]:
-        """The values that interpolate, or that interpolations may refer to."""
+        """The values that interpolate or replace what does, or that may be referred to.
+
+        `resolvers` are among them, since Hydra's composition needs them.
+        """
         names = self._names.union(*(_names_in(str(v.value)) for v in values if v.interpolates))
         is_any = (bool(names) and self._lacks) or _ANYTHING in names
         # A name may refer to the key itself, to a group that holds it, or into it.
-        return [v for v in values if is_any or v.interpolates or not names.isdisjoint(v.path)]
+        meant = [
+            value
+            for value in values
+            if is_any
+            or value.interpolates
+            or not {*names, "resolvers"}.isdisjoint(value.path)
+            or "${" in str(reduce(getitem, value.path, self._plain))
+        ]
+        return values if meant and self._lacks else meant
 
     def _with_meant(self, values: Sequence[_Single]) -> Config:
         """The config that Hydra composes with these values, cached for all points with them."""

@@ -10,7 +10,7 @@ from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.launch.local.readiness import count_data
 from sweeper.spec.config import OWN_OPTIMIZER, Component, is_ours, run_config
-from sweeper.spec.guarantee_names import FIXED_RATES, OF_MICRO_BATCHES, held
+from sweeper.spec.guarantee_names import FIXED_RATES, OF_MICRO_BATCHES, WHOLE_CHECKPOINT, held
 from sweeper.spec.identity import targets
 from sweeper.spec.sentences import read_model, several
 from sweeper.spec.values import Settings
@@ -103,6 +103,7 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
         config["bn_span"] = None
     found = dict(facts["found"])
+    _check_trusted(config, found.get(WHOLE_CHECKPOINT, {}).get("classes", ()))
     if config["optimizer"].get("_target_") != OWN_OPTIMIZER:
         found[FIXED_RATES] = {"holds": True}  # the run's own
     bn_span, has_batchnorm = config["bn_span"], facts["has_batchnorm"]
@@ -112,6 +113,19 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     if not facts["is_automatic"]:
         _check_manual(config)
     return config
+
+
+def _check_trusted(config: Config, classes: Iterable[str]) -> None:
+    """ValueError if checkpoints will hold objects that a run could not be resumed with."""
+    trusted = config.get("trusted_classes") or ()
+    if lacking := sorted({*classes} - {*trusted}):
+        msg = (
+            "trusted_classes must name every class of the objects in a checkpoint, or no run could "
+            f"be resumed; got module._target_={config['module']['_target_']}, which saves "
+            f"{', '.join(lacking)}. If you trust whoever can write to the results folder, write "
+            f"'trusted_classes=[{','.join(sorted({*classes, *trusted}))}]'."
+        )
+        raise ValueError(msg)
 
 
 def _check_manual(config: Config) -> None:

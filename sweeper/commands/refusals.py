@@ -89,15 +89,25 @@ def explain_error(error: Exception, given: Sequence[str] = ()) -> str:
         return explain_no_key(key, _words_that_set(unknown[1], given), given)
     if unknown := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
         return explain_no_option(unknown["group"], unknown["option"], text)
-    if missing := re.match(r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", text):
-        return f"{missing[2]} refers to {missing[1]}, which is not set. Write +{missing[1]}=VALUE."
-    if repeated := _explain_repeats(text, given):
-        return repeated
+    if told := _explain_reference(text) or _explain_repeats(text, given):
+        return told
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     joined = " ".join(line for line in lines if not line.startswith("See http"))
     if isinstance(error, YAMLError | UnicodeDecodeError):
         joined = f"A config file must be YAML in UTF-8; got {joined}. Correct it."
     return joined if not given or "got " in joined else f"{joined}; got {' '.join(given)}"
+
+
+def _explain_reference(text: str) -> str:
+    """A sentence on an interpolation that cannot be resolved; empty for another error."""
+    if missing := re.match(r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", text):
+        return f"{missing[2]} refers to {missing[1]}, which is not set. Write +{missing[1]}=VALUE."
+    if unknown := re.match(r"Unsupported interpolation type (\S+)\s+full_key: (\S+)", text):
+        return (
+            f"{unknown[2]} must use resolvers that are registered; got ${{{unknown[1]}:...}}. Name "
+            "the module of your project that registers it: resolvers=[PACKAGE.MODULE]."
+        )
+    return ""
 
 
 def _explain_repeats(text: str, given: Sequence[str]) -> str:

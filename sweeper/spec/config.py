@@ -283,6 +283,24 @@ class Incidental(Settings):
         ]
         | None
     ) = None
+    resolvers: (
+        Annotated[
+            tuple[Text, ...],
+            Field(strict=False),
+            Rule("a list of modules that register resolvers, such as [myproj.resolvers]"),
+        ]
+        | None
+    ) = None
+    trusted_classes: (
+        Annotated[
+            tuple[Text, ...],
+            Field(strict=False),
+            Rule(
+                "a list of classes whose objects checkpoints may hold, such as [myproj.Vocabulary]"
+            ),
+        ]
+        | None
+    ) = None
     keep_checkpoint: Switch = False
     keep_going: Switch = False
     retry: Literal["failed"] | None = None

@@ -1,5 +1,6 @@
 """Layers, rates and buffers of a user's module mean in a run what they mean in any Trainer."""
 
+import re
 from functools import partial
 
 import pytest
@@ -9,6 +10,8 @@ from test_own_project import IN_PROCESS, curve
 
 from lightning_modules.callbacks.batch_contract import BatchContractBroken
 from lightning_modules.modules.own_project import facts
+from sweeper.commands.project_facts import fill_config
+from sweeper.spec.identity import scientific_part
 
 LOSS = "val/mse/dataloader_idx_0"
 
@@ -111,8 +114,49 @@ def test_what_a_module_saves_is_resumed_from_or_named(run_words):
     assert record["steps"] == 2
 
     run_words(*words_of("PathModule"), name="path", one_step=True)
-    with pytest.raises(ValueError, match=r"got pathlib[\w.]*\.PosixPath in it\. Where your module"):
+    with pytest.raises(ValueError, match=r"'trusted_classes=\[.*\]'\. To .* rerun=all\.") as told:
         run_words(*words_of("PathModule"), name="path")
+    trusted = re.search(r"trusted_classes=\[[\w.,]+\]", str(told.value))[0]
+    assert {"odd_strangers.Kept", "pathlib.PosixPath"} <= {*re.split(r"[\[\],]", trusted)}
+    record = run_words(*words_of("PathModule"), trusted, name="path")
+    assert (record["outcome"], record["steps"]) == ("finished", 9)
+
+
+def test_a_module_that_takes_a_dictconfig_is_created_trained_and_resumed(run_words):
+    words = words_of("ConfigModule", "+module.cfg={optim:{lr:0.05}}", "+module._convert_=none")
+    whole = run_words(*words, name="whole")
+
+    for _ in range(9):
+        record = run_words(*words, name="stepped", one_step=True)
+
+    assert record["outcome"] == "finished"
+    assert curve(record, LOSS) == curve(whole, LOSS) == curve(run_words(*IN_PROCESS), LOSS)
+
+
+def test_what_no_run_could_be_resumed_with_is_found_out_and_refused_before_it_starts(grid):
+    words = words_of("PathModule")
+    (config,) = grid(*words)
+    found = facts(config)
+
+    with pytest.raises(ValueError, match=r"which saves odd_strangers\.Kept, pathlib.*If") as told:
+        fill_config(dict(config), found)
+
+    trusted = re.search(r"trusted_classes=\[[\w.,]+\]", str(told.value))[0]
+    (config,) = grid(*words, trusted)
+    assert "trusted_classes" not in scientific_part(fill_config(config, found))
+
+
+def test_a_module_that_cannot_be_saved_is_found_out():
+    project = {
+        "module": {"_target_": "odd_strangers.LambdaModule"},
+        "data": {"_target_": "strangers.DataModule"},
+        "seed": 0,
+    }
+
+    finding = facts(project)["found"]["whole checkpoint"]
+
+    assert finding["holds"] is False
+    assert "lambda" in finding["message"]
 
 
 def test_data_may_ask_their_trainer_and_have_no_validation(run_words):

@@ -143,11 +143,38 @@ def test_a_key_that_nothing_refers_to_is_not_left_out(grid):
             r"data\.root refers to data\.rooot, which is not set\. Write \+data\.rooot=VALUE\.$",
         ),
         ("+data.root=${oc.env:NOWHERE}", r".*NOWHERE.*full_key: data\."),
+        ("+data.root=${own.double:3}", r"data\.root must use resolvers .*resolvers=\["),
     ],
 )
 def test_a_reference_to_nothing_is_told(grid, word, sentence):
     with pytest.raises(ValueError, match=rf"(?s)^every config value must be given; {sentence}"):
         grid(*PROJECT, word)
+
+
+def test_a_value_that_is_replaced_is_not_resolved_from_the_file(grid, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/photo.yaml").write_text("_target_: a.Data\nroot: ${nobodys:1}\nsize: 2\n")
+    words = [f"hydra.searchpath=[file://{tmp_path}]", *PROJECT[:2], "data=photo", "batch=32,64"]
+
+    configs = grid(*words, "data.root=/here,/there")
+
+    assert [c["data"]["root"] for c in configs] == ["/here", "/there"] * 2
+    with pytest.raises(ValueError, match=r"data\.root must use resolvers"):
+        grid(*words, "data.size=3")
+
+
+def test_a_project_may_have_resolvers_of_its_own(grid, tmp_path, monkeypatch):
+    code = "OmegaConf.register_new_resolver('own.double', lambda x: 2 * x, replace=True)"
+    (tmp_path / "own_resolvers.py").write_text(f"from omegaconf import OmegaConf\n{code}")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    configs = grid(
+        *PROJECT, "resolvers=[own_resolvers]", "+data.n='${own.double:${seed}}'", "seed=1,2"
+    )
+
+    assert [c["data"]["n"] for c in configs] == [2, 4]
+    with pytest.raises(ValueError, match=r"^resolvers must name modules .* got nowhere_at_all:"):
+        grid(*PROJECT, "resolvers=[nowhere_at_all]")
 
 
 def test_ranges_and_choices_of_groups_sweep(grid):
