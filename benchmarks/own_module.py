@@ -23,7 +23,7 @@ from pathlib import Path
 
 from pytorch_lightning.callbacks import Callback
 
-from sweeper.commands.overrides import with_own_classes
+from sweeper.commands.overrides import add_own_classes
 from sweeper.commands.show_plan import plan_grid
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
@@ -108,7 +108,7 @@ def _in_sweep(project: str, epochs: int, folder: Path, *, other: Path | None) ->
         f"results={folder}",
         f"+trainer.callbacks=[{{_target_: own_module.Stopwatch, {files}}}]",
     ]
-    planned, ledger = plan_grid(with_own_classes(words), config_dir=None)
+    planned, ledger = plan_grid(add_own_classes(words), config_dir=None)
     ledger.prepare()
     for _ in run_here(
         claim_tasks(planned, ledger, retry=None, rerun=None), ledger, Machine(cores=1)

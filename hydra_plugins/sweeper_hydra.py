@@ -151,10 +151,10 @@ class GridSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the grid and exit with its code."""
-        from sweeper.commands.overrides import expand, plain_config, with_preset
+        from sweeper.commands.overrides import expand, merge_preset, plain_config
         from sweeper.commands.sweep import run_sweep
 
-        points = expand(self._context.config_loader, with_preset(self._params, arguments))
+        points = expand(self._context.config_loader, merge_preset(self._params, arguments))
         sys.exit(run_sweep(points, plain_config(self._config), self._launch()))
 
 
@@ -163,13 +163,13 @@ class OptunaSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the studies and exit with their code."""
-        from sweeper.commands.overrides import expand, plain_config, to_plain_values, with_preset
+        from sweeper.commands.overrides import expand, merge_preset, plain_config, to_plain_values
         from sweeper.commands.tune import run_tuning
         from sweeper.commands.tuning_overrides import sort_overrides
         from sweeper.tuning.study_settings import StudySettings
 
         loader = self._context.config_loader
-        overrides = with_preset(self._params, arguments)
+        overrides = merge_preset(self._params, arguments)
         found = sort_overrides([o for o in overrides if not o.startswith("n_trials=")], loader)
         ours, config = to_plain_values(self._settings), plain_config(self._config)
         named = {key: config[key] for key in ("metric", "metric_mode")}
@@ -188,10 +188,10 @@ class SequentialSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Answer the question and exit with the code of its runs."""
-        from sweeper.commands.overrides import expand, plain_config, to_plain_values, with_preset
+        from sweeper.commands.overrides import expand, merge_preset, plain_config, to_plain_values
         from sweeper.commands.sequential import run_sequential
 
-        overrides = with_preset(self._params, arguments)
+        overrides = merge_preset(self._params, arguments)
         points = expand(
             self._context.config_loader, [o for o in overrides if not o.startswith("question=")]
         )

@@ -20,7 +20,7 @@ from hypothesis import settings
 
 from sweeper import CONFIG_FOLDER
 from sweeper.cli import main
-from sweeper.commands.overrides import CONFIG_NAME, expand, plain_config, with_own_classes
+from sweeper.commands.overrides import CONFIG_NAME, add_own_classes, expand, plain_config
 from sweeper.commands.sweep import run_sweep
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
@@ -117,7 +117,7 @@ def sweep_here(loader: ConfigLoader) -> Callable[..., int]:
     """Sweep in this process: ``sweep_here(results, "batch=3840,7680")`` gives the exit code."""
 
     def sweep(results: Path, *words: str, ranks: LocalRanks | None = None) -> int:
-        configs = list(expand(loader, with_own_classes([*words, f"results={results}"])))
+        configs = list(expand(loader, add_own_classes([*words, f"results={results}"])))
         machine = Machine(cores=2, jobs=1)
         return run_sweep(
             configs, configs[0], lambda tasks, on: run_here(tasks, on, machine, ranks=ranks)

@@ -15,7 +15,7 @@ from analysis.papers.paper import Paper, own_point
 from analysis.tables.validity import ALIKE, confounds
 from analysis.tables.which_runs import ended_runs
 from sweeper.spec.identity import MICRO
-from sweeper.spec.run_spec import stored_run_spec
+from sweeper.spec.run_spec import read_run_spec
 from sweeper.store.row import planned_columns
 
 
@@ -147,7 +147,7 @@ def _layout(config: Config, like: Mapping[Any, Any] | None = None) -> dict[str, 
     Empty if the run is not possible.
     """
     try:
-        row = planned_columns(stored_run_spec(config))
+        row = planned_columns(read_run_spec(config))
     except ValueError:
         return {}
     names = ("bn_span", "world_size")

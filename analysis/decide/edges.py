@@ -22,7 +22,7 @@ from analysis.tables.which_runs import (
     most_frequent_warmup,
     runs_at_best_warmup,
 )
-from sweeper.spec.run_spec import stored_run_spec
+from sweeper.spec.run_spec import read_run_spec
 
 _FEW_DRAWS = 400
 _SMALLEST_STEP, _LARGEST_STEP = 1.1, 4.0
@@ -116,7 +116,7 @@ def propose_longer_grid(found: Sequence[Edge]) -> Proposal:
         for value in _next_values(edge):
             config = {**edge.outermost.config, edge.key: value}
             try:
-                stored_run_spec(config)
+                read_run_spec(config)
             except ValueError as error:
                 refused.append(str(error).splitlines()[0])
                 continue

@@ -10,7 +10,7 @@ from analysis.papers import PAPERS
 from analysis.papers.claim import Point
 from analysis.papers.paper import missing_points, nearest_runs, place_runs
 from analysis.tables.which_runs import ended_runs
-from sweeper.spec.run_spec import stored_run_spec
+from sweeper.spec.run_spec import read_run_spec
 
 
 def describe_missing(name: str, runs: pd.DataFrame, results: str) -> Iterator[str]:
@@ -35,7 +35,7 @@ def describe_missing(name: str, runs: pd.DataFrame, results: str) -> Iterator[st
         refused: dict[str, list[str]] = {}
         for arm in arms:
             try:
-                stored_run_spec(arm.config)
+                read_run_spec(arm.config)
             except ValueError as error:  # without advice on other settings
                 why = str(error).splitlines()[0].partition(". ")[0]
                 refused.setdefault(why, []).append(arm.name)

@@ -18,7 +18,7 @@ from analysis.tables.which_runs import ended_runs
 from sweeper.planning.seconds import Speeds
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device
-from sweeper.spec.run_spec import stored_run_spec
+from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
 
@@ -93,7 +93,7 @@ def _add_commands(
     if not proposal.configs:
         return proposal
     try:
-        specs = {spec.run_id: spec for spec in map(stored_run_spec, proposal.configs)}
+        specs = {spec.run_id: spec for spec in map(read_run_spec, proposal.configs)}
     except ValueError as error:  # of settings that this version does not have, or no layout
         why = f"such runs are not possible: {str(error).splitlines()[0]}"
         return replace(proposal, configs=(), why=why, expected=UNKNOWN)

@@ -103,7 +103,7 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     axes = [
         [
             _Single(single, is_value=_is_value(override, loader))
-            for single in values_of(override, loader)
+            for single in split_values(override, loader)
         ]
         for override in parse(overrides, loader)
     ]
@@ -168,26 +168,26 @@ def _check_preset_grids(
 
 def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[str, Any]:
     """The overrides that a preset adds, from `hydra.sweeper.params`."""
-    fixed = [o for o in parse(with_own_classes(overrides), loader) if not o.is_sweep_override()]
+    fixed = [o for o in parse(add_own_classes(overrides), loader) if not o.is_sweep_override()]
     chosen = [o.input_line or "" for o in fixed if not _is_value(o, loader)]
     return _grid_of_preset(loader, chosen)
 
 
-def with_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+def merge_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
     """The overrides of a preset that a command does not replace, followed by the command's own.
 
     A user's own class does not get the settings of the default choice.
     """
     given = {override.split("=")[0].lstrip("+~") for override in overrides}
     left = [f"{key}={value}" for key, value in params.items() if key.lstrip("+") not in given]
-    return with_own_classes([*left, *overrides])
+    return add_own_classes([*left, *overrides])
 
 
 #: Groups whose options are a class and its settings: a user's own class has other settings.
 _CLASS_GROUPS = ("module", "data", "model")
 
 
-def with_own_classes(words: Sequence[str]) -> list[str]:
+def add_own_classes(words: Sequence[str]) -> list[str]:
     """The words of a command, with `GROUP=own` added where they name a user's own class.
 
     Otherwise `module._target_=package.Class` would get the settings of the default choice.
@@ -323,7 +323,7 @@ def _parse_word(word: str, parser: OverridesParser) -> Override:
     return found
 
 
-def values_of(override: Override, loader: ConfigLoader) -> list[Override]:
+def split_values(override: Override, loader: ConfigLoader) -> list[Override]:
     """The single-value overrides of an override; ValueError if its values cannot be listed."""
     if not override.is_sweep_override():
         return [override]

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.costs import Bill
-from sweeper.commands.overrides import expand, preset_overrides, with_preset
+from sweeper.commands.overrides import expand, merge_preset, preset_overrides
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import CommandParser, check_config_dir, check_no_question, refuse
 from sweeper.console.differences import Differences
@@ -30,8 +30,8 @@ from sweeper.console.planned_runs import (
 from sweeper.console.printing import note, say, text_console
 from sweeper.console.runs import (
     LAYOUT_COLUMNS,
-    columns_of,
     describe_common,
+    difference_columns,
     duration,
     layout_column,
 )
@@ -159,7 +159,7 @@ def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line
         overrides = [*overrides, f"hydra.searchpath=[{folder}]"]
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
         loader = config_loader()
-        return list(expand(loader, with_preset(preset_overrides(loader, overrides), overrides)))
+        return list(expand(loader, merge_preset(preset_overrides(loader, overrides), overrides)))
 
 
 def plan_lines(planned: Plan, seconds: Mapping[str, Seconds | None]) -> list[Line]:
@@ -217,7 +217,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
         + "?" * (line["micro_batch_from"] == "to be traced")
         for line in lines
     ]
-    columns = [*columns_of(words, differences), *layout_column(layouts), *_columns(lines)]
+    columns = [*difference_columns(words, differences), *layout_column(layouts), *_columns(lines)]
     console.print(describe_common(differences, set(layouts)), soft_wrap=False)
     console.print(FittedTable(columns), soft_wrap=False)
     if any(layout.endswith("?") for layout in layouts):

@@ -18,14 +18,14 @@ from sweeper.console.differences import Differences
 from sweeper.console.live import RunState
 from sweeper.console.printing import say, text_console
 from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_row, runs_table
-from sweeper.launch.slurm.tickets import waiting_runs
+from sweeper.launch.slurm.tickets import list_waiting_runs
 from sweeper.spec.outcomes import BAD_INPUT, DONE
-from sweeper.spec.run_spec import stored_run_spec
+from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import printable, several
 from sweeper.store.attempt import Attempt, AttemptState, Open, attempt_state
 from sweeper.store.damaged import consequence, find_damaged, sound_rows
 from sweeper.store.ledger import Ledger
-from sweeper.store.pending_runs import pending_runs
+from sweeper.store.pending_runs import read_pending_runs
 from sweeper.store.questions import read_questions
 from sweeper.store.row import metric_columns
 from sweeper.store.row_file import RowFile
@@ -95,7 +95,7 @@ def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
 
 def overview(ledger: Ledger) -> dict[str, Any]:
     """Counts by outcome; running, waiting and pending runs; failures with reasons and logs."""
-    queue = waiting_runs(ledger)
+    queue = list_waiting_runs(ledger)
     queued = {line["run_id"] for line in queue if line["state"] in _IN_QUEUE}
     begun = [(run_id, n) for run_id, n in ledger.active() if run_id not in queued]
     running = [found for run_id, n in begun if (found := _running_attempt(ledger, run_id, n))]
@@ -123,7 +123,7 @@ def _ended_rows(ledger: Ledger, under_way: Collection[str]) -> dict[str, RowFile
 def _pending_runs(ledger: Ledger) -> list[str]:
     """The ids of runs that sweeps on any machine have yet to start."""
     begun = {run_id: row.attempt for run_id, row in ledger.ended().items()} | dict(ledger.active())
-    rows = [row for listed in pending_runs(ledger.results) for row in listed.runs]
+    rows = [row for listed in read_pending_runs(ledger.results) for row in listed.runs]
     return [row["run_id"] for row in rows if row["attempt"] > begun.get(row["run_id"], 0)]
 
 
@@ -192,7 +192,7 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
             lines.append(state.line)
     waiting_lines = found["waiting"]
     known = [line for line in waiting_lines if line["state"] != "outdated"]
-    specs = [(stored_run_spec(line["config"]), line["state"]) for line in known]
+    specs = [(read_run_spec(line["config"]), line["state"]) for line in known]
     lines += [RunState(spec, status=state).line for spec, state in specs]
     in_queue = [line for line in waiting_lines if line["state"] in _IN_QUEUE]
     under_way = {line["run_id"] for line in (*found["running"], *in_queue)}

@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import CONFIG_NAME, parse, plain_config, with_own_classes
+from sweeper.commands.overrides import CONFIG_NAME, add_own_classes, parse, plain_config
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import (
     NOT_COMPOSED,
@@ -64,7 +64,7 @@ def run_command_line() -> None:
     flags, overrides = _split_flags(sys.argv[1:])
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in flags}:  # without the grid
         flags = [flag for flag in flags if flag not in {"-m", "--multirun"}]
-    sys.argv[1:] = [*flags, *with_own_classes(overrides)]
+    sys.argv[1:] = [*flags, *add_own_classes(overrides)]
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return _run_hydra()
     from sweeper.launch.torchrun.launcher import lead_or_follow, torchrun_group

@@ -18,7 +18,7 @@ from sweeper.planning.code_changes import changed_files, code_changes
 from sweeper.planning.plan import Event, plan
 from sweeper.spec.identity import scientific_part, targets
 from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
-from sweeper.spec.run_spec import RunSpec, stored_run_spec
+from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import finish_abandoned
 from sweeper.store.ledger import Ledger
@@ -109,7 +109,7 @@ def _ended_runs(studies: Sequence[PointStudy], ledger: Ledger) -> Iterator[tuple
     rows = ledger.rows(run_ids, ["config_json", "outcome"]) if run_ids else {}
     for row in rows.values():
         with suppress(ValueError):
-            yield stored_run_spec(json.loads(row["config_json"])), Outcome(row["outcome"])
+            yield read_run_spec(json.loads(row["config_json"])), Outcome(row["outcome"])
 
 
 def _run_guarded(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> int:

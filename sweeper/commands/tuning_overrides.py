@@ -13,7 +13,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from sweeper.commands.overrides import MOST_VALUES, parse, values_of
+from sweeper.commands.overrides import MOST_VALUES, parse, split_values
 from sweeper.tuning.space import Space, ends_override
 from sweeper.upstream.hydras import ConfigLoader
 
@@ -62,7 +62,7 @@ def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverride
             if override.is_add():  # the key must exist for trials to set it
                 fixed.append(f"+{ends_override(key, space[key]).partition(',')[0]}")
         else:
-            compared.append([value.input_line or "" for value in values_of(override, loader)])
+            compared.append([value.input_line or "" for value in split_values(override, loader)])
     if not space:
         msg = (
             "something must be tuned with hydra/sweeper=optuna; got no interval() and nothing "

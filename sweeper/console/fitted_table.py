@@ -31,11 +31,6 @@ class Column:
     spared: int = 0
 
     @property
-    def holds_numbers(self) -> bool:
-        """Whether all cells are numbers, which must not be broken into lines."""
-        return all(_NUMBER.fullmatch(cell) for cell in set(self.cells))
-
-    @property
     def width(self) -> int:
         """Width of the widest cell [cells]."""
         return max(map(cell_len, set(self.cells)), default=0)
@@ -86,7 +81,10 @@ def _fit(columns: Sequence[Column], room: int, gap: int) -> list[_Sized]:
             break
         wrapped = [sized for sized in wrapped if sized[0].spared != spared]
     while (excess := total(wrapped) - room) > 0:
-        widths = [0 if column.holds_numbers else width for column, width in wrapped]
+        widths = [  # numbers must not be broken into lines
+            0 if all(map(_NUMBER.fullmatch, set(column.cells))) else width
+            for column, width in wrapped
+        ]
         at = widths.index(max(widths))
         least = max(_NARROWEST, _head_width(wrapped[at][0]))
         if widths[at] <= least:

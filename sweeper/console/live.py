@@ -158,7 +158,9 @@ class LiveTable:
             self._made += state.spec.most_epochs - state.resumed_at
             self._latest = [state, *self._latest][:_ROWS_SHOWN]
             name = f"{end.outcome:<8} {self._name(state.spec)}"
-            parts = (name, state.line.metric_word, end.reason)
+            line = state.line
+            metric = line.metric_text and f"{line.metric_name}={line.metric_text}"
+            parts = (name, metric, end.reason)
             self._say_line("  ".join(part for part in parts if part))
         self._refresh()
 
@@ -220,8 +222,11 @@ class LiveTable:
             self._last_line = news
             self.say("; ".join(filter(None, [all_of_it, self._time_left()])))
             for state in shown:
-                if words := state.line.progress_words:
-                    self.say(f"{'':<8} {self._name(state.spec)}  {words}")
+                line = state.line
+                heads = {"epoch": line.epoch, "step": line.step}
+                heads |= {"examples/s": line.rate, "left": line.left}
+                if words := [f"{head}={text}" for head, text in heads.items() if text]:
+                    self.say(f"{'':<8} {self._name(state.spec)}  {' '.join(words)}")
 
     def _say_line(self, text: str) -> None:
         if not self.live:

@@ -16,6 +16,7 @@ from sweeper.spec.identity import Words, with_spans, words
 from sweeper.spec.sentences import printable
 
 LAYOUT = "ranks x micro-batch x accumulation steps"
+_REAL = re.compile(r"-?\d+\.\d+(e-?\d+)?")
 _LONGEST_NUMBER = 10  # of a number that is written in full [digits]
 _STYLE = {
     "waiting": "dim",
@@ -52,17 +53,6 @@ class RunLine:
             return ""
         has_usual_size = self.metric == 0 or 0.01 <= abs(self.metric) < 1e6
         return f"{self.metric:.4f}" if has_usual_size else f"{self.metric:.5g}"
-
-    @property
-    def metric_word(self) -> str:
-        """The metric for a line of text: `val_accuracy=0.9312`; empty if it was not measured."""
-        return f"{self.metric_name}={self.metric_text}" if self.metric_text else ""
-
-    @property
-    def progress_words(self) -> str:
-        """Progress for a line of text: `epoch=3/30 step=12/16 examples/s=45,200 left=2m 05s`."""
-        heads = {"epoch": self.epoch, "step": self.step, "examples/s": self.rate, "left": self.left}
-        return " ".join(f"{head}={text}" for head, text in heads.items() if text)
 
 
 LAYOUT_COLUMNS = ("world_size", "micro_batch", "accumulation_steps")
@@ -104,7 +94,7 @@ def runs_table(lines: Sequence[RunLine], differences: Differences, *, title: str
     statuses = [line.status for line in lines]
     seconds = [f"{line.seconds:.1f}" if line.seconds else "" for line in lines]
     columns = [
-        *columns_of([line.words for line in lines], differences),
+        *difference_columns([line.words for line in lines], differences),
         *layout_column([line.layout for line in lines]),
         Column(head="state", cells=statuses, styles=[_STYLE.get(s, "red") for s in statuses]),
         Column(head="epoch", cells=[line.epoch for line in lines], spared=5),
@@ -119,7 +109,7 @@ def runs_table(lines: Sequence[RunLine], differences: Differences, *, title: str
     return Group(heading, FittedTable(columns))
 
 
-def columns_of(runs: Sequence[Words], differences: Differences) -> list[Column]:
+def difference_columns(runs: Sequence[Words], differences: Differences) -> list[Column]:
     """A column for each key in which runs differ."""
     values = {key: [run[key][0] if key in run else "" for run in runs] for key in differences.keys}
     return [Column(head=key, cells=_cells(key, found)) for key, found in values.items()]
@@ -129,13 +119,9 @@ def _cells(key: str, values: Sequence[str]) -> Sequence[str]:
     """The values of a key; long numbers, as samplers draw, are shortened if they stay distinct."""
     if key == "batch":
         return [f"{int(value):,}" if value.isdecimal() else value for value in values]
-    short = [_short(value) for value in values]
+    long = {value for value in values if len(value) > _LONGEST_NUMBER and _REAL.fullmatch(value)}
+    short = [f"{float(value):.6g}" if value in long else value for value in values]
     return short if len(set(short)) == len(set(values)) else values
-
-
-def _short(value: str) -> str:
-    is_long = len(value) > _LONGEST_NUMBER and re.fullmatch(r"-?\d+\.\d+(e-?\d+)?", value)
-    return f"{float(value):.6g}" if is_long else value
 
 
 def layout_column(layouts: Sequence[str]) -> list[Column]:

@@ -7,7 +7,7 @@ from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.attempt import Open, attempt_state
 from sweeper.store.ledger import Ledger
-from sweeper.store.own_code import code_hash, own_code, own_tops, recorded_hashes, stored_code
+from sweeper.store.own_code import code_hash, find_own_packages, own_code, read_code, read_hashes
 from sweeper.store.row_file import RowFile
 
 _MOST_FILES = 5
@@ -40,13 +40,13 @@ def code_changes(
         ended: current rows by run id.
         ledger: the ledger of these runs.
     """
-    tops = {run_id: found for run_id, names in named.items() if (found := own_tops(names))}
+    tops = {run_id: found for run_id, names in named.items() if (found := find_own_packages(names))}
     if not tops:
         return {}
     code = {found: own_code(found) for found in set(tops.values())}
     return {
         run_id: CodeChange(
-            files=_describe_differences(stored_code(digest, ledger.results), code[tops[run_id]]),
+            files=_describe_differences(read_code(digest, ledger.results), code[tops[run_id]]),
             is_held=is_held,
         )
         for run_id, (digest, is_held) in _trained_codes(tops, ended, ledger).items()
@@ -66,7 +66,7 @@ def _trained_codes(
         if last == 0 or (run_id in codes and ended[run_id].attempt >= last):
             continue
         is_held = attempt_state(ledger, run_id, last) is Open.HELD
-        digest, *_ = recorded_hashes(ledger.attempt_folder(run_id, last)) or [None]
+        digest, *_ = read_hashes(ledger.attempt_folder(run_id, last)) or [None]
         if is_held and digest is None:  # it has only just begun
             continue
         if is_held or (ledger.run_folder(run_id) / CHECKPOINT).exists():

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import Component, is_ours
-from sweeper.spec.sentences import as_typed, did_you_mean, read_model
+from sweeper.spec.sentences import did_you_mean, format_value, read_model
 from sweeper.spec.values import (
     Count,
     Index,
@@ -125,7 +125,7 @@ def _wrong_settings(key: str, group: Component) -> list[str]:
     for name, value in group.settings.items():
         if name in others or (is_complete and name not in allowed):
             hint = did_you_mean(name, allowed, f"{key}.") or f"Its settings: {', '.join(allowed)}."
-            got = f"got {key}.{name}={as_typed(value)}"
+            got = f"got {key}.{name}={format_value(value)}"
             found.append(f"{key}.{name} must be a setting of {what}; {got}. {hint}")
     return found
 

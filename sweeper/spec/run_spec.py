@@ -67,7 +67,7 @@ class RunSpec:
             return None
         decay = self.config.schedule
         reads_warmup = isinstance(decay, OwnSchedule) or getattr(decay, "clock", "") == "warmup"
-        rates = self.schedule.before_decay(with_length=reads_warmup)
+        rates = self.schedule.climb_key(with_length=reads_warmup)
         return identity.lr_equivalence_id(self.identified, [*rates, self.config.base_lr is None])
 
     @cached_property
@@ -78,11 +78,6 @@ class RunSpec:
     def with_facts(self, **facts: Any) -> "RunSpec":
         """The same run with more of its `Facts` known, which its row will record."""
         return replace(self, facts=self.facts.model_copy(update=facts))
-
-    @property
-    def stored_config(self) -> dict[str, Any]:
-        """The config as written to files, with the facts beside it."""
-        return {**self.config.resolved, **self.facts.model_dump(exclude_none=True)}
 
     @property
     def identified(self) -> dict[str, Any]:
@@ -162,7 +157,7 @@ def run_spec(config: Mapping[str, Any] | RunConfig, facts: Facts | None = None) 
     return _run_spec(run_config(config), facts or _read_facts(config))
 
 
-def stored_run_spec(config: Mapping[str, Any], noted_lr: float = math.nan) -> RunSpec:
+def read_run_spec(config: Mapping[str, Any], noted_lr: float = math.nan) -> RunSpec:
     """The run of a config in a results folder, whoever wrote it: calls nothing that it names.
 
     A user's own schedule is therefore unknown: it is nan everywhere.

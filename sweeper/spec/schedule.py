@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sweeper.spec.batch import BatchPlan
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import Decay, number_or_nan
-from sweeper.spec.sentences import as_typed
+from sweeper.spec.sentences import format_value
 
 #: From a 0-based step and the length of the warmup [steps]: how far the rate has climbed by then,
 #: 0 at the start and 1 at the peak.
@@ -80,7 +80,7 @@ def warmup_climb(
     if (start == "horovod") != (workers is not None):
         msg = (
             "warmup_workers must be given with warmup_start=horovod and only with it; got "
-            f"warmup_start={start}, warmup_workers={as_typed(workers)}. "
+            f"warmup_start={start}, warmup_workers={format_value(workers)}. "
             + ("Write warmup_workers=240." if workers is None else "Remove warmup_workers.")
         )
         raise ValueError(msg)
@@ -144,7 +144,7 @@ class LRSchedule:
         """Length of the warmup; may have a fraction [steps]."""
         return self.warmup_epochs * self.steps_per_epoch
 
-    def before_decay(self, *, with_length: bool) -> tuple[object, ...]:
+    def climb_key(self, *, with_length: bool) -> tuple[object, ...]:
         """The few values that determine all rates before the decay; equal values mean equal rates.
 
         Args:

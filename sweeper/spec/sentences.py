@@ -93,7 +93,7 @@ def _sentences(
 
 
 def _wrong(key: str, value: Any, annotation: Any) -> str:
-    if len(models := models_of(annotation)) > 1:
+    if len(models := union_models(annotation)) > 1:
         value = value["name"] if isinstance(value, Mapping) and "name" in value else value
         text, choices = f"one of {', '.join(sorted(set(models) - {OWN}))}", list(models)
         remedy = f" Name a function of your own with {key}.{OWN}." if OWN in models else ""
@@ -108,7 +108,7 @@ def _wrong(key: str, value: Any, annotation: Any) -> str:
         text += f", and at most {most}"
         text += ", the largest that a table holds" * (most == LARGEST)
     hint = "" if value in choices else did_you_mean(str(value), choices, f"{key}=")
-    return f"{key} must be {text}; got {key}={as_typed(value)}.{hint and f' {hint}'}{remedy}"
+    return f"{key} must be {text}; got {key}={format_value(value)}.{hint and f' {hint}'}{remedy}"
 
 
 def _unknown(key: str, given: Mapping[str, Any], holder: type[BaseModel]) -> str:
@@ -118,7 +118,7 @@ def _unknown(key: str, given: Mapping[str, Any], holder: type[BaseModel]) -> str
     what = f"a setting of {group}={given[group].get('name')}" if group else "a config key"
     settings = f"Its settings: {', '.join(known)}." if known else "It has no settings."
     hint = did_you_mean(name, known, f"{group}{dot}") or settings
-    return f"{key} must be {what}; got {key}={as_typed(_value(given, key))}. {hint}"
+    return f"{key} must be {what}; got {key}={format_value(_value(given, key))}. {hint}"
 
 
 def _place(
@@ -127,7 +127,7 @@ def _place(
     """The key as users write it, the model that it is in, and the annotation of its field."""
     key, *inside = [str(part) for part in loc if part != NAMED]
     hints = get_type_hints(model, include_extras=True)
-    models = models_of(hints.get(key))
+    models = union_models(hints.get(key))
     if len(models) > 1:
         inside = inside[1:]  # the choice
     if not inside or not models:
@@ -139,7 +139,7 @@ def _place(
     return f"{key}.{inside[0]}", holder, hints.get(names.get(inside[0], ""))
 
 
-def models_of(annotation: Any) -> dict[str, type[BaseModel]]:
+def union_models(annotation: Any) -> dict[str, type[BaseModel]]:
     """The models that a group may be, by name; a model without a name is for users' functions."""
     models = [part for part in _leaves(annotation) if isinstance(part, type)]
     return {
@@ -156,7 +156,7 @@ def _rule(annotation: Any) -> Rule:
     if words:
         is_choice = len(words) > 1 and not rules
         texts.append(f"one of {', '.join(words)}" if is_choice else " or ".join(words))
-    if not texts and models_of(annotation):
+    if not texts and union_models(annotation):
         texts.append("a group")
     if type(None) in _leaves(annotation):
         texts.append("null")
@@ -202,7 +202,7 @@ def _value(given: Any, key: str) -> Any:
     return given
 
 
-def as_typed(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as users would write it in a config."""
     return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from sweeper.spec.sentences import as_typed
+from sweeper.spec.sentences import format_value
 from sweeper.spec.values import Rule, Settings
 
 #: Trainer settings that the run decides: the config key to set instead, or why there is none.
@@ -108,14 +108,14 @@ def check_trainer(given: TrainerSettings) -> None:
     ValueError with a line for each setting.
     """
     lines = [
-        f"trainer.{key} must be left to the run; got trainer.{key}={as_typed(value)}. "
+        f"trainer.{key} must be left to the run; got trainer.{key}={format_value(value)}. "
         f"Set {_OWNED[key]}."
         for key, value in given.flags.items()
         if key in _OWNED
     ]
     lines += [
         f"trainer.{key} must be a setting of Lightning's Trainer that is passed through; got "
-        f"trainer.{key}={as_typed(value)}. These are: {', '.join(sorted(_PASSED))}."
+        f"trainer.{key}={format_value(value)}. These are: {', '.join(sorted(_PASSED))}."
         for key, value in given.flags.items()
         if key not in _OWNED and key not in _PASSED
     ]

@@ -15,12 +15,12 @@ from typing import Any
 from sweeper.spec.identity import targets
 from sweeper.spec.lr_rules import OwnRule
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_spec import RunSpec, stored_run_spec
+from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP
 from sweeper.store.energy import energy_kwh
 from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
-from sweeper.store.own_code import own_code, record_code, recorded_hashes
+from sweeper.store.own_code import own_code, read_hashes, record_code
 from sweeper.store.publish import Text, publish_json, publish_text, read_as, read_mapping
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
 from sweeper.store.row_file import ROW_FOLDERS
@@ -77,7 +77,8 @@ class Attempt:
         if not claim(folder):
             return None
         ledger.mark_active(spec.run_id, number)
-        config = {**spec.stored_config, "micro_batch": spec.split.micro_batch}
+        facts = spec.facts.model_dump(exclude_none=True)
+        config = {**spec.config.resolved, **facts, "micro_batch": spec.split.micro_batch}
         if isinstance(spec.config.lr_rule, OwnRule):  # readers of the folder do not call it
             publish_json(folder / _PEAK_LR, spec.schedule.peak_lr)
         publish_json(folder / "config.json", config)
@@ -105,7 +106,7 @@ class Attempt:
         try:
             peak_lr = read_as(float, folder / _PEAK_LR)
             noted_lr = math.nan if peak_lr is None else peak_lr
-            spec = stored_run_spec(read_mapping(folder / "config.json"), noted_lr)
+            spec = read_run_spec(read_mapping(folder / "config.json"), noted_lr)
             started = (folder / "config.json").stat().st_mtime
         except (OSError, ValueError, TypeError):
             return None
@@ -155,7 +156,7 @@ class Attempt:
         """Whether the ranks were asked to checkpoint and exit."""
         return (self.folder / GRACEFUL_STOP).exists()
 
-    def failed_early(self, end: End) -> bool:
+    def is_early_failure(self, end: End) -> bool:
         """Whether it failed before its first optimizer step, which does not settle the run."""
         return end.outcome == Outcome.FAILED and not (self.folder / FIRST_STEP).exists()
 
@@ -224,9 +225,9 @@ class Attempt:
     def row(self, end: End, results: Path) -> dict[str, Any]:
         """The attempt's row of the runs table."""
         measured = measured_row(self.record(), self.curve())
-        if measured["steps"] is None and self.failed_early(end):
+        if measured["steps"] is None and self.is_early_failure(end):
             measured["steps"] = 0
-        code, *earlier = recorded_hashes(self.folder) or [None]
+        code, *earlier = read_hashes(self.folder) or [None]
         return {
             **planned_row(self.spec),
             **measured,

@@ -36,7 +36,7 @@ def own_code(targets: Iterable[str]) -> dict[str, str]:
     Returns:
         A hash of 8 hexadecimal digits for each path, relative to the folder that holds the package.
     """
-    tops, contents = list(own_tops(targets)), dict[str, bytes]()
+    tops, contents = list(find_own_packages(targets)), dict[str, bytes]()
     for top in tops:  # the list grows in the loop
         sources = {path: file.read_bytes() for path, file in _sources(top)}
         imported = set[str]().union(*map(_imported_names, sources.values()))
@@ -45,7 +45,7 @@ def own_code(targets: Iterable[str]) -> dict[str, str]:
     return {path: hashlib.sha256(contents[path]).hexdigest()[:8] for path in sorted(contents)}
 
 
-def own_tops(targets: Iterable[str]) -> tuple[str, ...]:
+def find_own_packages(targets: Iterable[str]) -> tuple[str, ...]:
     """Names of the top-level packages and modules that are neither ours nor installed."""
     tops = {target.partition(".")[0] for target in targets if target != _NO_IMPORT}
     return tuple(sorted(filter(_is_own, tops - _OURS)))
@@ -85,11 +85,11 @@ def record_code(
     if not (path := results / "code" / f"{digest}.json").exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         publish_json(path, dict(code))
-    before = recorded_hashes(resumed) if resumed else []
+    before = read_hashes(resumed) if resumed else []
     publish_text(folder / _RECORD, "\n".join(dict.fromkeys([digest, *before])))
 
 
-def recorded_hashes(folder: Path) -> list[str]:
+def read_hashes(folder: Path) -> list[str]:
     """The hash of an attempt's sources, then those of other sources that earlier attempts used."""
     try:
         return (folder / _RECORD).read_text(errors="replace").splitlines()
@@ -97,7 +97,7 @@ def recorded_hashes(folder: Path) -> list[str]:
         return []
 
 
-def stored_code(digest: str | None, results: Path) -> dict[str, str]:
+def read_code(digest: str | None, results: Path) -> dict[str, str]:
     """The stored list of the sources with this hash; empty if there is none."""
     return read_as(dict[str, str], results / "code" / f"{digest}.json") or {}
 

@@ -48,7 +48,7 @@ def list_pending(attempts: Sequence[tuple[RunSpec, int]], results: Path) -> Gene
         path.unlink(missing_ok=True)
 
 
-def pending_runs(results: Path) -> list[PendingRuns]:
+def read_pending_runs(results: Path) -> list[PendingRuns]:
     """The pending runs of each sweep that is running, or that may be running elsewhere."""
     found = [listed for _, listed in _read_lists(results)]
     return [listed for listed in found if listed.holder.is_alive() is not False]

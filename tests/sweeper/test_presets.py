@@ -12,7 +12,7 @@ import pytest
 from hydra.types import RunMode
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import expand, with_preset
+from sweeper.commands.overrides import expand, merge_preset
 from sweeper.spec.config import run_config
 from sweeper.spec.run_spec import run_spec
 
@@ -29,7 +29,7 @@ def planned(loader):
     def plan(name, *words):
         words = [f"+experiment={name}", *words]
         config = loader.load_configuration("config", words, run_mode=RunMode.MULTIRUN)
-        axes = with_preset(config.hydra.sweeper.params, words)
+        axes = merge_preset(config.hydra.sweeper.params, words)
         return [run_spec(point) for point in expand(loader, axes)]
 
     return plan
@@ -216,12 +216,12 @@ def test_the_papers_baseline_and_warmup_studies_share_their_runs(planned, name, 
 def test_a_word_on_the_command_line_replaces_an_axis_of_the_preset():
     params = {"batch": "1,2", "+recipe": "a,b"}
 
-    assert with_preset(params, ["+experiment=x", "batch=3"]) == [
+    assert merge_preset(params, ["+experiment=x", "batch=3"]) == [
         "+recipe=a,b",
         "+experiment=x",
         "batch=3",
     ]
-    assert with_preset(params, ["+recipe=c"]) == ["batch=1,2", "+recipe=c"]
+    assert merge_preset(params, ["+recipe=c"]) == ["batch=1,2", "+recipe=c"]
 
 
 def test_a_grid_over_presets_does_not_leave_out_their_own_grids(grid):

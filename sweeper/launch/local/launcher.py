@@ -267,7 +267,7 @@ class _Runs:
             attempt.end(end, self.ledger)
             self._forget_running(attempt)
             self._ended[run_id] = end
-        is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
+        is_early = attempt.is_early_failure(end) and not attempt.spec.config.keep_going
         self._first_ends.add(run_id, end.reason, is_early=is_early)
 
     def _forget_running(self, attempt: Attempt) -> None:

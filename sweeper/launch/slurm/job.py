@@ -180,7 +180,7 @@ class Job:
             (attempt.folder / _JOB_FILE).write_text(about)
         for run_id, end in event.ended.items():
             if attempt := self._running.pop(run_id, None):
-                is_early = attempt.failed_early(end) and not attempt.spec.config.keep_going
+                is_early = attempt.is_early_failure(end) and not attempt.spec.config.keep_going
                 self._first_ends.add(run_id, end.reason, is_early=is_early)
             if end.outcome != Outcome.PREEMPTED or self._signals.number is None:
                 self._tickets.remove(run_id)

@@ -21,7 +21,7 @@ from typing import Any
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_spec import RunSpec, stored_run_spec
+from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json, read_as, read_mapping, unique_suffix
@@ -53,7 +53,7 @@ class Ticket:
         ValueError if this version of the code reads it as another run.
         """
         try:
-            spec = stored_run_spec(self.config)
+            spec = read_run_spec(self.config)
         except ValueError as error:
             msg = (
                 "a ticket's config must be from this version of sweeper; got a config from another "
@@ -202,7 +202,7 @@ class Jobs:
         return bool(self.find(ticket)) or self._tickets.is_being_submitted(ticket.submission)
 
 
-def waiting_runs(ledger: Ledger) -> list[dict[str, Any]]:
+def list_waiting_runs(ledger: Ledger) -> list[dict[str, Any]]:
     """The runs that were submitted, have not ended and are not running, with their states in SLURM.
 
     Runs whose last attempt was abandoned are included if their job will make another.

@@ -6,7 +6,7 @@ import pytest
 
 from analysis.decide.command import sweep_commands
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import expand, preset_overrides, with_own_classes, with_preset
+from sweeper.commands.overrides import add_own_classes, expand, merge_preset, preset_overrides
 from sweeper.spec.identity import run_id
 
 
@@ -19,7 +19,7 @@ def trained(loader, found: list[str]) -> list[str]:
 
 def points(loader, words: list[str]):
     """As a sweep: presets' own lists give way to what is on the command line."""
-    return expand(loader, with_preset(preset_overrides(loader, words), words))
+    return expand(loader, merge_preset(preset_overrides(loader, words), words))
 
 
 def test_the_words_for_a_grid_are_the_grid(grid, loader):
@@ -65,7 +65,7 @@ def test_any_setting_comes_back(words, loader):
 
     found = sweep_commands(configs, "results")
 
-    again = [c for line in found for c in points(loader, with_own_classes(shlex.split(line)[4:]))]
+    again = [c for line in found for c in points(loader, add_own_classes(shlex.split(line)[4:]))]
     assert len(found) == 1
     assert again == configs
 

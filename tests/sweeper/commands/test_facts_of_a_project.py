@@ -10,7 +10,7 @@ from sweeper.commands.checks import project
 from sweeper.commands.checks.check import Severity
 from sweeper.commands.checks.project import project_checks
 from sweeper.commands.doctor import main
-from sweeper.commands.overrides import with_own_classes
+from sweeper.commands.overrides import add_own_classes
 from sweeper.commands.project_facts import add_facts
 from sweeper.console.planned_runs import describe_guarantees, describe_rates
 from sweeper.launch.ask_process import _answer
@@ -307,7 +307,7 @@ def test_a_class_on_the_command_line_gets_no_settings_of_the_default():
         "model=small_cnn",
     ]
 
-    assert with_own_classes(words) == ["batch=1", "data=own", *words[1:]]
+    assert add_own_classes(words) == ["batch=1", "data=own", *words[1:]]
 
 
 @pytest.mark.parametrize("weights", ["{0:1.0,1:2.0}", "{a:1.0,1:2.0}"])

@@ -9,7 +9,13 @@ from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
 from sweeper.commands import overrides, refusals
-from sweeper.commands.overrides import CONFIG_NAME, parse, plain_config, preset_overrides, values_of
+from sweeper.commands.overrides import (
+    CONFIG_NAME,
+    parse,
+    plain_config,
+    preset_overrides,
+    split_values,
+)
 
 
 def test_a_grid_is_the_product_of_its_axes_in_order(grid):
@@ -83,7 +89,7 @@ def test_points_are_composed_once_for_all_values_that_nothing_refers_to(
     configs = grid(*words)
 
     assert len(composed) == times
-    axes = [[one.input_line for one in values_of(axis, None)] for axis in parse(words)]
+    axes = [[one.input_line for one in split_values(axis, None)] for axis in parse(words)]
     for config, point in zip(configs, itertools.product(*axes), strict=True):
         if (config["seed"], config["warmup"]) == (2, 5):
             with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):

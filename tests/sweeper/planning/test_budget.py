@@ -11,7 +11,7 @@ from sweeper.planning.budget import Account, check_budget, spent_hours
 from sweeper.planning.plan import Event, LazyTasks, Task, known_tasks
 from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_spec import run_spec, stored_run_spec
+from sweeper.spec.run_spec import read_run_spec, run_spec
 from sweeper.store.attempt import Attempt, End
 
 
@@ -60,7 +60,7 @@ def test_prices_in_currencies_of_earlier_rows_are_read(config):
     """They changed no result."""
     stored = {**config(), "price": "EUR:2", "energy_price": "EUR:0.3", "pue": 1.2}
 
-    assert stored_run_spec(stored).run_id == run_spec(config()).run_id
+    assert read_run_spec(stored).run_id == run_spec(config()).run_id
 
 
 def test_attempts_count_from_their_beginning_to_their_last_sign_of_life(config, ledger):

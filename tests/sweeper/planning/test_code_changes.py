@@ -70,7 +70,7 @@ def test_the_hash_is_a_column_and_names_the_files(configs, ledger):
 
     (row,) = ledger.rows({run_id}, ["code_hash"]).values()
 
-    kept = own_code.stored_code(row["code_hash"], ledger.results)
+    kept = own_code.read_code(row["code_hash"], ledger.results)
     assert sorted(kept) == ["ownnet/__init__.py", "ownnet/net.py"]
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_is_resumed_with_other_sources_says_so(net, configs, ledger):
 
     resumed, again = row(2), row(3, from_scratch=True)
 
-    digest = own_code.recorded_hashes(first.folder)[0]
+    digest = own_code.read_hashes(first.folder)[0]
     assert resumed["code_hash"] == again["code_hash"] != digest
     assert (resumed["resumed_code"], again["resumed_code"]) == (digest, None)
 

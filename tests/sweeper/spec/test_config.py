@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from sweeper.spec import config, lr_rules, schedules
 from sweeper.spec.config import RunConfig, run_config
-from sweeper.spec.sentences import models_of
+from sweeper.spec.sentences import union_models
 
 #: Settings that no file of conf/ has for every choice, written with a `+`; None without it.
 OPTIONAL = {
@@ -27,10 +27,10 @@ OPTIONAL = {
 
 MODELS = [
     *(RunConfig, config.Component, config.Data, config.Logger, config.Optimizer),
-    *models_of(lr_rules.LRRule).values(),
-    *models_of(schedules.Schedule).values(),
-    *models_of(config.CommHook).values(),
-    *models_of(config.Perturbation).values(),
+    *union_models(lr_rules.LRRule).values(),
+    *union_models(schedules.Schedule).values(),
+    *union_models(config.CommHook).values(),
+    *union_models(config.Perturbation).values(),
 ]
 
 

@@ -80,7 +80,7 @@ def test_installed_packages_and_ours_do_not_count_and_leave_no_note(tmp_path):
     assert own_code.own_code(targets({**named, "more": {"_target_": "json.loads"}})) == {}
     assert code_hash({}) is None
     own_code.record_code({}, tmp_path, tmp_path)
-    assert own_code.recorded_hashes(tmp_path) == [*tmp_path.iterdir()] == []
+    assert own_code.read_hashes(tmp_path) == [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.usefixtures("project")
@@ -118,9 +118,9 @@ def test_an_attempt_that_resumes_notes_the_sources_before_its_own_too(tmp_path, 
         before = folders[number - 1] if number else None
         own_code.record_code(code(), folder, tmp_path, resumed=before)
 
-    assert own_code.stored_code(code_hash(code()), tmp_path) == code()
-    assert own_code.stored_code("other", tmp_path) == {}
-    hashes = [own_code.recorded_hashes(folder) for folder in folders]
+    assert own_code.read_code(code_hash(code()), tmp_path) == code()
+    assert own_code.read_code("other", tmp_path) == {}
+    hashes = [own_code.read_hashes(folder) for folder in folders]
     first, second, third = hashes[2][::-1]
     assert len({first, second, third}) == 3
     assert hashes == [[first], [second, first], [third, second, first], [third, second, first]]

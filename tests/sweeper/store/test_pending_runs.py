@@ -17,7 +17,7 @@ def test_a_machine_may_have_any_name(config, results, monkeypatch, host):
 
     with module.list_pending([(run_spec(config()), 1)], results):
         (path,) = results.iterdir()
-        (listed,) = module.pending_runs(results)
+        (listed,) = module.read_pending_runs(results)
 
     assert path.parent == results
     assert listed.holder == me

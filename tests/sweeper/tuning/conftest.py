@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import expand, plain_config, to_plain_values, with_own_classes
+from sweeper.commands.overrides import add_own_classes, expand, plain_config, to_plain_values
 from sweeper.commands.refusals import refuse
 from sweeper.commands.tune import run_tuning
 from sweeper.commands.tuning_overrides import sort_overrides
@@ -32,7 +32,7 @@ def tune(loader, results) -> Callable[..., int]:
         ours = [word for word in words if not word.startswith("hydra")]
         given = {word.partition("=")[0] for word in ours}
         base = [word for word in QUICK if word.partition("=")[0] not in given] if quick else []
-        found = sort_overrides(with_own_classes([*base, *ours]), loader)
+        found = sort_overrides(add_own_classes([*base, *ours]), loader)
         named = [word for word in words if word.startswith(("hydra", "n_trials", "retry"))]
         with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
             composed = compose(

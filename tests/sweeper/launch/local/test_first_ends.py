@@ -62,7 +62,7 @@ def ends(short, results):
             attempt = Attempt.begin(spec, Ledger(results), 1 if "seed" not in changes else seed + 1)
             if took_step:
                 (attempt.folder / FIRST_STEP).touch()
-            first.add(spec.run_id, end.reason, is_early=attempt.failed_early(end))
+            first.add(spec.run_id, end.reason, is_early=attempt.is_early_failure(end))
         return first.why_stop
 
     return why
