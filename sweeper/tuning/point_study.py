@@ -115,13 +115,16 @@ class PointStudy:
         """Give a trial the result of its ended run, or the worst if that diverged.
 
         Returns:
-            The column that should judge the trial but was not measured; None if it has its result.
+            The column that should judge the trial but was not measured; None if it was.
         """
         objective = self.settings.objective
         value = row[objective.column]
         if row["outcome"] == "diverged":
             self.record_end(trial, TrialState.COMPLETE, "diverged", row["reason"], objective.worst)
-        elif value is None or value != value:
+        elif value is not None and value != value:
+            reason = f"{objective.column} was not a number"
+            self.record_end(trial, TrialState.FAIL, "failed", reason)
+        elif value is None:
             reason = f"{objective.column} was not measured; choose another"
             self.record_end(trial, TrialState.FAIL, "failed", reason)
             return objective.column

@@ -178,3 +178,20 @@ def test_values_at_fractions_of_a_distribution(distribution, fraction, value):
     assert value_at(distribution, fraction) == (
         value if isinstance(value, str) else pytest.approx(value)
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "missing", "reason"),
+    [
+        (math.nan, None, "val_loss was not a number"),
+        (None, "val_loss", "val_loss was not measured; choose another"),
+    ],
+)
+def test_a_value_that_is_not_a_number_fails_its_trial_only(tmp_path, value, missing, reason):
+    study = open_study(tmp_path, SAMPLERS["random"][0], CHOICES)
+
+    said = study.tell(study.ask(), {"outcome": "finished", "reason": "", "val_loss": value})
+
+    (trial,) = study.trials()
+    assert said == missing
+    assert (trial.state.name, trial.user_attrs["reason"]) == ("FAIL", reason)
