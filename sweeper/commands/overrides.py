@@ -301,6 +301,12 @@ def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
         return compose_config(loader, CONFIG_NAME, overrides)
     except NOT_COMPOSED as error:
         raise ValueError(explain_error(error, overrides)) from error
+    except AssertionError as error:  # Hydra's own, for a number where an option is chosen
+        msg = (
+            "a group must be chosen by the name of an option; got "
+            f"{' '.join(overrides)}, which gives another value. Write GROUP=OPTION."
+        )
+        raise ValueError(msg) from error
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
@@ -343,8 +349,9 @@ def split_values(override: Override, loader: ConfigLoader) -> list[Override]:
         raise ValueError(msg)
     try:
         found = list(itertools.islice(override.sweep_string_iterator(), MOST_VALUES + 1))
-    except ValueError as error:  # a step of 0
-        msg = f"{key} must list its values; got {override.input_line}: {error}. Correct the range."
+    except (ValueError, ArithmeticError) as error:  # a step of 0, or a bound that is no number
+        why = "" if isinstance(error, ArithmeticError) else f": {error}"
+        msg = f"{key} must list its values; got {override.input_line}{why}. Correct the range."
         raise ValueError(msg) from error
     if len(found) > MOST_VALUES:
         given = override.input_line

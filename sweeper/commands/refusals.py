@@ -89,7 +89,8 @@ def explain_error(error: Exception, given: Sequence[str] = ()) -> str:
         return explain_no_key(key, _words_that_set(unknown[1], given), given)
     if unknown := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
         return explain_no_option(unknown["group"], unknown["option"], text)
-    if told := _explain_reference(text) or _explain_repeats(text, given):
+    told = _explain_reference(text) or _explain_choice(text, given)
+    if told := told or _explain_repeats(text, given):
         return told
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     joined = " ".join(line for line in lines if not line.startswith("See http"))
@@ -102,12 +103,30 @@ def _explain_reference(text: str) -> str:
     """A sentence on an interpolation that cannot be resolved; empty for another error."""
     if missing := re.match(r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", text):
         return f"{missing[2]} refers to {missing[1]}, which is not set. Write +{missing[1]}=VALUE."
+    if recursive := re.match(r"Recursive interpolation detected\s+full_key: (\S+)", text):
+        return f"{recursive[1]} must not refer to itself. Write a value."
     if unknown := re.match(r"Unsupported interpolation type (\S+)\s+full_key: (\S+)", text):
         return (
             f"{unknown[2]} must use resolvers that are registered; got ${{{unknown[1]}:...}}. Name "
             "the module of your project that registers it: resolvers=[PACKAGE.MODULE]."
         )
     return ""
+
+
+def _explain_choice(text: str, given: Sequence[str]) -> str:
+    """A sentence on a group without an option, or a key that is not there; empty for others."""
+    if text.startswith("Config group override must"):
+        return (
+            f"a group must be chosen by the name of an option; got {' '.join(given)}. Write "
+            "GROUP=OPTION."
+        )
+    if not (absent := re.match(r"Could not delete from config. '([^']+)' does not exist", text)):
+        return ""
+    key = absent[1]
+    return (
+        f"{key} must have a value to be removed with ~; got ~{key}, which is null or unknown "
+        f"already. Leave out ~{key}."
+    )
 
 
 def _explain_repeats(text: str, given: Sequence[str]) -> str:

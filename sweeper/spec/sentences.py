@@ -133,7 +133,8 @@ def _place(
     if not inside or not models:
         return key, model, hints.get(key)
     group = given[key]
-    holder = models[OWN if OWN in group or len(models) == 1 else group["name"]]
+    is_own = OWN in models and (OWN in group or len(models) == 1)
+    holder = models[OWN if is_own else group["name"]]
     names = {field.alias or name: name for name, field in holder.model_fields.items()}
     hints = get_type_hints(holder, include_extras=True)
     return f"{key}.{inside[0]}", holder, hints.get(names.get(inside[0], ""))
