@@ -4,25 +4,26 @@
 """
 
 import sys
+from importlib import import_module
 
-import pytorch_lightning as pl
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
 
 class Batches:
-    """The batches of each epoch, one epoch at a time."""
+    """The batches of the epoch that a module is in; Lightning may begin one twice."""
 
-    def __init__(self, epochs):
-        self.epochs, self.next = epochs, 0
+    def __init__(self, epochs, module):
+        self.epochs, self.module = epochs, module
 
     def __len__(self):
         return len(self.epochs[0])
 
     def __iter__(self):
-        self.next += 1
-        return iter(self.epochs[self.next - 1])
+        return iter(self.epochs[self.module.current_epoch])
 
 
 def main():
@@ -34,9 +35,16 @@ def main():
     module, data = instantiate(config.module), instantiate(config.data)
     data.prepare_data()
     data.setup("fit")
-    data.train_dataloader = lambda: Batches(kept["epochs"])
+    data.train_dataloader = lambda: Batches(kept["epochs"], module)
+    for hook in HOOKS:  # what is kept has been through them
+        own = getattr(data, hook)
+        setattr(
+            data, hook, lambda batch, *at, own=own: batch if module.training else own(batch, *at)
+        )
     module.load_state_dict(kept["before"])
-    trainer = pl.Trainer(
+    libraries = map(import_module, ("pytorch_lightning", "lightning.pytorch"))
+    library = next(it for it in libraries if isinstance(module, it.LightningModule))
+    trainer = library.Trainer(
         max_epochs=int(sys.argv[2]),
         accelerator="cpu",
         logger=False,

@@ -95,7 +95,7 @@ def test_a_killed_run_is_finished_by_the_same_command_without_a_difference(proje
     repeated, repeated_said = sweep("killed", "mark")
 
     assert list(whole.outcome) == ["finished"], said
-    assert list(killed.outcome) == ["failed"], killed_said
+    assert list(killed.outcome) == ["preempted"], killed_said
     assert list(repeated.outcome) == ["finished"], repeated_said
     assert list(repeated.metric) == list(whole.metric)
     assert list(repeated.lr_series_hash) == list(whole.lr_series_hash)
