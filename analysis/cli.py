@@ -337,7 +337,7 @@ def _tuning(options: argparse.Namespace) -> Iterator[str]:
     if options.target is not None:
         options.results = [options.results]
         options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
-        columns = ["metric_name", "config_json", *(n for n in [largest.column] if n in RUNS)]
+        columns = ["metric_name", "config_json", *(n for n in [largest.metric.name] if n in RUNS)]
         curves = read_measured(options, "step", columns=columns).curves
     yield from describe_studies(largest, curves, options.target)
     drawn = draw_tuned(largest, curves, options.out, options.target, options.width)

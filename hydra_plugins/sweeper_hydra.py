@@ -163,24 +163,13 @@ class OptunaSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the studies and exit with their code."""
-        from sweeper.commands.overrides import expand, merge_preset, plain_config, to_plain_values
+        from sweeper.commands.overrides import merge_preset, plain_config, to_plain_values
         from sweeper.commands.tune import run_tuning
-        from sweeper.commands.tuning_overrides import sort_overrides
-        from sweeper.tuning.study_settings import StudySettings
 
-        loader = self._context.config_loader
         overrides = merge_preset(self._params, arguments)
-        found = sort_overrides([o for o in overrides if not o.startswith("n_trials=")], loader)
-        ours, config = to_plain_values(self._settings), plain_config(self._config)
-        named = {key: config[key] for key in ("metric", "metric_mode")}
-        settings = StudySettings.from_config(ours, found.space, **named)
-
-        def configs_of(chosen: Sequence[str]) -> Any:
-            return expand(loader, [*found.fixed, *chosen])
-
-        options = {**config, **ours}
-        points = list(found.points())
-        sys.exit(run_tuning(points, settings, options, configs_of, self._launch()))
+        options = {**plain_config(self._config), **to_plain_values(self._settings)}
+        loader = self._context.config_loader
+        sys.exit(run_tuning(overrides, loader, options, self._launch()))
 
 
 class SequentialSweeper(RunSweeper):

@@ -40,7 +40,7 @@ def draw_tuned(
             yield from save(draw_space(tuned, width), folder, "tuned_space")
     if target is not None:
         reached = steps_to_target(tuned, curves, target)
-        goal, about = f"{tuned.column} {target:g}", "The best trial of each study."
+        goal, about = f"{tuned.metric.name} {target:g}", "The best trial of each study."
         if steps := draw_steps_to_target(reached, goal, about, width=width):
             yield from save(steps, folder, "tuned_steps")
 
@@ -48,41 +48,40 @@ def draw_tuned(
 @style.use_style()
 def draw_trials(tuned: Tuned, width: Width = "screen") -> Drawing:
     """Every trial's result against its peak learning rate, a colour per batch; best ones ringed."""
-    frame = _mark_best(tuned, ["study", "global_batch", "trial", "outcome", "peak_lr", "value"])
+    frame = _mark_best(tuned, "outcome", "peak_lr", "value")
     sheet = Sheet.new(width)
     (axes,) = sheet.panels
     batches = sorted(frame["global_batch"].dropna().unique())
     for batch, mark in zip(batches, style.ordered_marks(len(batches)), strict=True):
         here = frame[frame["global_batch"] == batch]
         done = here[here["outcome"] == "finished"]
+        ringed = done[done["is_best"]]
         ink: dict[str, Any] = {"color": mark.color, "linestyle": " "}
         axes.plot(done["peak_lr"], done["value"], marker=mark.marker, markeredgewidth=0,
                   label=f"{batch:,.0f}", **ink)  # fmt: skip
-        ringed = done[done["is_best"]]
         axes.plot(ringed["peak_lr"], ringed["value"], marker="o", markersize=7,
                   markerfacecolor="none", **ink)  # fmt: skip
         lost = here.loc[here["outcome"] == "diverged", "peak_lr"]
-        if len(lost):
-            axes.plot(lost, [0.02] * len(lost), "x", color=mark.color, clip_on=False,
-                      transform=axes.get_xaxis_transform())  # fmt: skip
+        axes.plot(lost, [0.02] * len(lost), "x", color=mark.color, clip_on=False,
+                  transform=axes.get_xaxis_transform())  # fmt: skip
     axes.set_xscale("log")
-    if "loss" in tuned.label:
+    if "loss" in tuned.metric.label:
         axes.set_yscale("log")
     axes.grid(visible=True, axis="y")
-    sheet.label("peak learning rate", tuned.label)
-    note = (
-        f"{several(len(frame), 'trial')} of {several(frame['study'].nunique(), 'study')}; rings: "
-        "best of each study"
-        f"{'; crosses at the foot: diverged' if (frame['outcome'] == 'diverged').any() else ''}."
-    )
+    sheet.label("peak learning rate", tuned.metric.label)
+    studies = several(frame["study"].nunique(), "study")
+    is_lost = (frame["outcome"] == "diverged").any()
+    crosses = "; crosses at the foot: diverged" if is_lost else ""
+    note = f"{several(len(frame), 'trial')} of {studies}; rings: best of each study{crosses}."
     return sheet.finish(frame, "Trials of every study", [note], BATCH)
 
 
-def _mark_best(tuned: Tuned, columns: list[str]) -> pd.DataFrame:
+def _mark_best(tuned: Tuned, *columns: str) -> pd.DataFrame:
     """Columns of every trial, and whether it is the best of its study."""
-    best = best_trials(tuned).set_index(["study", "trial"]).index
-    is_best = tuned.trials.set_index(["study", "trial"]).index.isin(best)
-    return tuned.trials[columns].assign(is_best=is_best)
+    keys = ["study", "trial"]
+    best = best_trials(tuned).set_index(keys).index
+    frame = tuned.trials[["study", "global_batch", "trial", *columns]]
+    return frame.assign(is_best=pd.MultiIndex.from_frame(frame[keys]).isin(best))
 
 
 @style.use_style()
@@ -142,8 +141,7 @@ def draw_space(tuned: Tuned, width: Width = "screen") -> Drawing:
         best trials lie inside the search space.
     """
     other = next(key for key in tuned.numbers() if key != tuned.rate)
-    columns = ["study", "global_batch", "trial", "outcome", "peak_lr", other, "loss"]
-    frame = _mark_best(tuned, columns)
+    frame = _mark_best(tuned, "outcome", "peak_lr", other, "loss")
     frame["place"] = frame.groupby("study")["loss"].rank(pct=True)
     batches = sorted(frame["global_batch"].dropna().unique())
     sheet = Sheet.new(width, count=len(batches), across=3)

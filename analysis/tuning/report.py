@@ -22,78 +22,71 @@ def describe_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -
     best = best_trials(tuned)
     counts = tuned.trials["outcome"].value_counts()
     ended = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    yield f"{several(len(tuned.studies), 'study')} of {tuned.label}: {ended}."
+    yield f"{several(len(tuned.studies), 'study')} of {tuned.metric.label}: {ended}."
     columns = ["study", "global_batch", *tuned.space, "value", "num_finished", "num_diverged"]
-    yield _table("Best trial of each study", best[columns]) if len(best) else "No trial finished."
+    yield _format("Best trial of each study", best[columns]) if len(best) else "No trial finished."
     for _, row in best[best["advice"] != ""].iterrows():
         yield f"{row['study']}: {row['advice']}."
     keys = [*(["peak_lr"] if tuned.rate else []), *tuned.numbers()]
-    for key in keys:
-        optima = tuned_optima(tuned, key, rng)
-        if len(optima.batches):
+    optima = {key: tuned_optima(tuned, key, rng) for key in keys}
+    for key, found in optima.items():
+        if len(found.batches):
             title = f"Best {key} at each batch, 95 % bootstrap; joint: all batches at once"
-            title = "; ".join(filter(None, [title, optima.note]))
-            yield _table(title, _show_edges(optima, joint_table(optima, log=tuned.is_log(key))))
-    compared = tuned.trials.reindex(columns=[*tuned.trials.columns.union([*ALIKE])])
-    if found := confounds(compared[compared["run_id"].notna()], ["global_batch"]):
-        yield f"Refused: batches differ in more than the setting in question: {'; '.join(found)}."
-    elif tuned.rate:
-        yield from _describe_rules(tuned, rng)
+            title = "; ".join(filter(None, [title, found.note]))
+            yield _format(title, _show_edges(found, joint_table(found, log=tuned.is_log(key))))
+    compared = tuned.trials.reindex(columns=tuned.trials.columns.union([*ALIKE]))
+    confounded = confounds(compared[compared["run_id"].notna()], ["global_batch"])
+    if confounded:
+        reasons = "; ".join(confounded)
+        yield f"Refused: batches differ in more than the setting in question: {reasons}."
+    elif "peak_lr" in optima and len(optima["peak_lr"].batches) >= FEWEST_BATCHES:
+        yield from _describe_rules(tuned, optima["peak_lr"])
     shares = importance(tuned)
     if len(tuned.space) > 1 and len(shares):
         mean = shares.groupby("key", as_index=False)["importance"].agg(["mean", "min", "max"])
-        yield _table("Importance over the studies (fANOVA)", mean)
-    if target is not None and not found:
-        yield from _describe_steps(tuned, curves, target, rng)
+        yield _format("Importance over the studies (fANOVA)", mean)
+    if target is not None and not confounded:
+        reached = steps_to_target(tuned, curves, target)
+        shown = ["study", "global_batch", "steps_to_target", "examples_to_target", "advice"]
+        goal = f"{tuned.metric.name} {target:g}"
+        yield _format(f"Fewest steps to {goal} of any trial", reached[shown])
+        try:
+            critical = critical_batch(reached, rng).critical_batch
+            yield f"Critical batch from tuned steps: {_format_estimate(critical)}."
+        except ValueError as error:
+            yield f"No critical batch: {error}"
 
 
 def _show_edges(optima: Optima, table: pd.DataFrame) -> pd.DataFrame:
     """The table with values beyond the tuned range, -inf too, as the side on which they lie."""
 
-    def shown(value: float, low: float, high: float) -> str:
+    def show(value: float, low: float, high: float) -> str:
         if value < low or value > high:
             return f"below {low:g}" if value < low else f"above {high:g}"
         return "none" if np.isnan(value) else f"{value:.4g}"
 
     names = ["best", "low", "high", "joint_low", "joint_high"]
     ends = optima.low_edge, optima.high_edge
-    return table.assign(**{n: list(map(shown, table[n], *ends)) for n in names})
+    return table.assign(**{name: list(map(show, table[name], *ends)) for name in names})
 
 
-def _describe_rules(tuned: Tuned, rng: np.random.Generator) -> Iterator[str]:
-    optima = tuned_optima(tuned, "peak_lr", rng)
-    if len(optima.batches) < FEWEST_BATCHES:
-        return
+def _describe_rules(tuned: Tuned, optima: Optima) -> Iterator[str]:
     compared = compare_rules(optima)
     bend = compared.bends["saturating"]
     if optima.is_rejected or not len(compared.table):
         yield f"No rule can be fitted to the tuned rates: {optima.note or compared.note}."
     else:
-        yield _table(f"Rules fitted to the tuned rates. {compared.note}".strip(), compared.table)
+        yield _format(f"Rules fitted to the tuned rates. {compared.note}".strip(), compared.table)
     if not (optima.is_rejected or np.isnan(bend.value)):
-        yield f"If the saturating rule holds, it bends at batch {_estimate(bend)}."
-    yield _table("Regret of each rule's rate against the tuned one", regret(tuned, rng))
+        yield f"If the saturating rule holds, it bends at batch {_format_estimate(bend)}."
+    yield _format("Regret of each rule's rate against the tuned one", regret(tuned, optima))
 
 
-def _describe_steps(
-    tuned: Tuned, curves: pd.DataFrame, target: float, rng: np.random.Generator
-) -> Iterator[str]:
-    reached = steps_to_target(tuned, curves, target)
-    shown = reached[["study", "global_batch", "steps_to_target", "examples_to_target", "advice"]]
-    yield _table(f"Fewest steps to {tuned.column} {target:g} of any trial", shown)
-    try:
-        fit = critical_batch(reached, rng)
-    except ValueError as error:
-        yield f"No critical batch: {error}"
-        return
-    yield f"Critical batch from tuned steps: {_estimate(fit.critical_batch)}."
-
-
-def _estimate(estimate: Estimate) -> str:
+def _format_estimate(estimate: Estimate) -> str:
     interval = f" [{estimate.low:.4g}, {estimate.high:.4g}]" if estimate.has_interval else ""
     return f"{estimate.value:.4g}{interval} ({estimate.method}) {estimate.note}".strip()
 
 
-def _table(title: str, frame: pd.DataFrame) -> str:
+def _format(title: str, frame: pd.DataFrame) -> str:
     text = frame.to_string(index=False, float_format=lambda value: f"{value:.4g}")
     return f"{title}\n{textwrap.indent(text, '  ')}"

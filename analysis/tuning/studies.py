@@ -8,31 +8,29 @@ from pathlib import Path
 import numpy as np
 import optuna
 import pandas as pd
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import FloatDistribution, IntDistribution, json_to_distribution
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
 from analysis.stats.batch_limits import first_reached
 from analysis.tables.load import load_runs
-from analysis.tables.metric import AskedMetric, Metric
+from analysis.tables.metric import Metric
 from analysis.tables.validity import ALIKE
 from sweeper.tuning.point_study import (
     OUTCOME_KEY,
-    POINT_KEY,
     REASON_KEY,
     RUNS_KEY,
     SETTINGS_KEY,
     SPACE_KEY,
 )
-from sweeper.tuning.space import Space, edge_advice, read_space
-from sweeper.tuning.storage import JOURNAL, name_storage, read_storage
+from sweeper.tuning.space import Space, edge_advice
+from sweeper.tuning.storage import JOURNAL, name_storage, open_storage
 from sweeper.tuning.study_settings import OBJECTIVES, parse_objective
 
-#: Studies that differ only in these keys are replicates of each other.
-REPLICATES = ("seed",)
 _FEWEST = 5  # trials for an importance
 #: The last parts of the keys that modules use for their learning rate.
 _OWN_RATES = ("lr", "learning_rate")
+_FROM_RUNS = ["global_batch", "base_batch", "peak_lr", "base_lr", "lr_rule", "seed", *ALIKE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,9 @@ class Tuned:
     """Studies that differ only in batch and seed.
 
     Attributes:
-        trials: a row per trial: `study`, `point` (compared overrides without seed), `trial`,
-            `outcome`, `reason`, `value`, `loss` (lower is better; inf if it diverged), the tuned
-            keys, and of its first run `run_id`, `global_batch`, `base_batch`, `peak_lr`,
-            `base_lr`, `seed`.
+        trials: a row per trial: `study`, `trial`, `outcome`, `reason`, `value`, `loss` (lower is
+            better; inf if it diverged), the tuned keys, and of its run `run_id`, `global_batch`,
+            `base_batch`, `peak_lr`, `base_lr`, `seed`.
         space: what was tuned.
         objective: what was optimised, as the study records it.
         studies: Optuna's own, by name.
@@ -69,24 +66,12 @@ class Tuned:
         return "base_lr" if "base_lr" in self.numbers() else own[0] if len(own) == 1 else None
 
     @property
-    def label(self) -> str:
-        """The objective on an axis: a column, or what the module logs with its direction."""
+    def metric(self) -> Metric:
+        """The objective, labelled with its direction unless it is a column of ours."""
         found = parse_objective(self.objective)
-        better = "higher" if found.mode == "max" else "lower"
-        own = f"{found.column} ({better} is better)"
-        return found.column if found.column in OBJECTIVES else own
-
-    @property
-    def metric(self) -> AskedMetric:
-        """The objective as a metric of the curves; accuracy if it has no curve."""
-        found = parse_objective(self.objective)
-        curve = found.curve or "val_accuracy"
-        return AskedMetric(curve, OBJECTIVES.get(curve, found).mode)
-
-    @property
-    def column(self) -> str:
-        """The column of the curves that the objective is about."""
-        return str(self.metric.name)
+        own = f"{found.column} ({'higher' if found.mode == 'max' else 'lower'} is better)"
+        label = found.column if found.column in OBJECTIVES else own
+        return Metric(found.column, found.mode, label)
 
     def advice(self, trial: pd.Series) -> str:
         """Which ranges to widen because a trial lies at their ends; empty if none."""
@@ -106,24 +91,31 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
         storage: as hydra.sweeper.storage; None for the journal in the folder.
 
     Returns:
-        The largest set first. Studies with several objectives, of Optuna itself, are left out.
+        The largest set first. Studies of Optuna itself are left out.
 
     Raises:
         ValueError: if there is no study.
     """
     is_there = storage is not None or (Path(results) / JOURNAL).exists()
-    kept = read_storage(storage, Path(results)) if is_there else InMemoryStorage()
+    kept = open_storage(storage, Path(results), read_only=True) if is_there else InMemoryStorage()
     runs = load_runs(results, _FROM_RUNS).set_index("run_id")
     sets: dict[str, dict[str, Study]] = {}
+    tuned: list[Tuned] = []
     with name_storage("--storage", storage or str(Path(results, JOURNAL))):
         for name in optuna.get_all_study_names(kept):
             study = optuna.load_study(study_name=name, storage=kept)
-            settings = study.user_attrs.get(SETTINGS_KEY, {})
-            if len(study.directions) == 1 and settings and study.trials:
+            settings = study.user_attrs.get(SETTINGS_KEY)
+            if settings and study.trials:
                 objectives = settings["hydra.sweeper.objectives"]
                 key = json.dumps([study.user_attrs[SPACE_KEY], objectives])
                 sets.setdefault(key, {})[name] = study
-        tuned = [_build_tuned(studies, runs) for studies in sets.values()]
+        for key, studies in sets.items():
+            space, objectives = json.loads(key)
+            space = {name: json_to_distribution(text) for name, text in space.items()}
+            frame = pd.DataFrame(row for study in studies.values() for row in _list_trials(study))
+            of_runs = runs.reindex(frame["run_id"]).reset_index(drop=True)
+            trials = frame.join(of_runs[[name for name in _FROM_RUNS if name not in frame]])
+            tuned.append(Tuned(trials, space, json.loads(objectives)[0], studies))
     if not tuned:
         msg = (
             f"results must hold studies of hydra/sweeper=optuna; got {results}, which has none "
@@ -133,32 +125,11 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
     return sorted(tuned, key=lambda found: -len(found.trials))
 
 
-_FROM_RUNS = ["global_batch", "base_batch", "peak_lr", "base_lr", "lr_rule", "seed", *ALIKE]
-
-
-def _build_tuned(studies: dict[str, Study], runs: pd.DataFrame) -> Tuned:
-    rows = [row for name, study in studies.items() for row in _trial_rows(name, study)]
-    frame = pd.DataFrame(rows)
-    of_runs = runs.reindex(frame["run_id"]).reset_index(drop=True)
-    known = [name for name in _FROM_RUNS if name not in frame]
-    first = next(iter(studies.values()))
-    objective = json.loads(first.user_attrs[SETTINGS_KEY]["hydra.sweeper.objectives"])[0]
-    return Tuned(
-        trials=frame.join(of_runs[known]),
-        space=read_space(first.user_attrs[SPACE_KEY]),
-        objective=objective,
-        studies=studies,
-    )
-
-
-def _trial_rows(name: str, study: Study) -> list[dict[str, object]]:
-    overrides = [str(override) for override in study.user_attrs[POINT_KEY]]
-    point = " ".join(text for text in overrides if text.partition("=")[0] not in REPLICATES)
+def _list_trials(study: Study) -> list[dict[str, object]]:
     sign = -1.0 if study.direction.name == "MAXIMIZE" else 1.0
     return [
         {
-            "study": name,
-            "point": point,
+            "study": study.study_name,
             "trial": trial.number,
             "outcome": trial.user_attrs.get(OUTCOME_KEY, "running"),
             "reason": trial.user_attrs.get(REASON_KEY, ""),
@@ -180,20 +151,18 @@ def best_trials(tuned: Tuned) -> pd.DataFrame:
     """The best trial of each study, and whether it is inside its ranges.
 
     Returns:
-        The rows of `trials`, with `num_trials`, `num_finished`, `num_diverged` and `advice` (which
-        range to widen; empty if none).
+        The rows of `trials`, with `num_finished` and `num_diverged` of the study, and `advice`
+        (which range to widen; empty if none).
     """
-    rows: list[pd.Series] = []
-    for _, trials in tuned.trials.groupby("study", sort=False):
-        done = trials[trials["outcome"] == "finished"]
-        if done.empty:
-            continue
-        best = done.sort_values("loss", kind="stable").iloc[0].copy()
-        best["num_trials"], best["num_finished"] = len(trials), len(done)
-        best["num_diverged"] = int((trials["outcome"] == "diverged").sum())
-        best["advice"] = tuned.advice(best)
-        rows.append(best)
-    return pd.DataFrame(rows).reset_index(drop=True)
+    done = finished_trials(tuned).sort_values("loss", kind="stable")
+    best = done.drop_duplicates("study").sort_index()
+    counts = pd.crosstab(tuned.trials["study"], tuned.trials["outcome"])
+    counts = counts.reindex(best["study"], columns=["finished", "diverged"], fill_value=0)
+    return best.assign(
+        num_finished=counts["finished"].to_numpy(),
+        num_diverged=counts["diverged"].to_numpy(),
+        advice=[tuned.advice(trial) for _, trial in best.iterrows()],
+    ).reset_index(drop=True)
 
 
 def importance(tuned: Tuned) -> pd.DataFrame:
@@ -233,24 +202,24 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.Dat
     Source:
         Shallue et al. 2019, arXiv:1811.03600: the minimum over trials, inside the search space.
     """
-    metric = Metric(tuned.column, tuned.metric.mode or "max")
-    first = first_reached(curves, target, metric, ["epoch", "step"]).set_index("run_id")
-    trials = tuned.trials[tuned.trials["global_batch"].notna()].copy()
-    trials["epochs_to_target"], trials["steps_to_target"] = (
-        first[clock].reindex(trials["run_id"]).to_numpy(dtype=float) for clock in ("epoch", "step")
-    )
-    rows: list[dict[str, object]] = []
-    for name, of_study in trials.groupby("study", sort=False):
-        reached = of_study["steps_to_target"].notna().any()
-        best = of_study.sort_values("steps_to_target", kind="stable").iloc[0]
-        batch, steps = int(best["global_batch"]), best["steps_to_target"]
-        rows.append(
-            {
-                "study": name, "global_batch": batch,
-                "epochs_to_target": best["epochs_to_target"], "steps_to_target": steps,
-                "examples_to_target": steps * batch, "trial": best["trial"] if reached else None,
-                "reached_target": bool(reached), "outcome": "finished",
-                "advice": tuned.advice(best) if reached else "",
-            }
-        )  # fmt: skip
-    return pd.DataFrame(rows)
+    names = {"epoch": "epochs_to_target", "step": "steps_to_target"}
+    first = first_reached(curves, target, tuned.metric, [*names]).rename(columns=names)
+    trials = tuned.trials[tuned.trials["global_batch"].notna()]
+    trials = trials.merge(first, on="run_id", how="left")
+    trials = trials.sort_values("steps_to_target", kind="stable")
+    best = trials.drop_duplicates("study").sort_index()
+    reached = best["steps_to_target"].notna()
+    return pd.DataFrame(
+        {
+            **best[["study", "global_batch", "epochs_to_target", "steps_to_target"]],
+            "global_batch": best["global_batch"].astype(int),
+            "examples_to_target": best["steps_to_target"] * best["global_batch"],
+            "trial": best["trial"].where(reached),
+            "reached_target": reached,
+            "outcome": "finished",
+            "advice": [
+                tuned.advice(trial) if trial["steps_to_target"] > 0 else ""
+                for _, trial in best.iterrows()
+            ],
+        }
+    ).reset_index(drop=True)

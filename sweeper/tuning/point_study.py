@@ -2,7 +2,7 @@
 
 import contextlib
 import importlib.metadata
-import json
+import math
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
-from sweeper.tuning.space import edge_advice, format_override, format_short
+from sweeper.tuning.space import edge_advice, format_override
 from sweeper.tuning.study_settings import StudySettings
 from sweeper.upstream.others import resume_trial
 
@@ -43,10 +43,31 @@ class PointStudy:
                 storage=storage,
                 sampler=settings.new_sampler(0),
                 pruner=settings.new_pruner(),
-                direction=settings.objective.direction,
+                direction="maximize" if settings.objective.mode == "max" else "minimize",
                 load_if_exists=True,
             )
-        self._record()
+            self._record_settings()
+
+    def _record_settings(self) -> None:
+        now = self.settings.record()
+        before = self.optuna.user_attrs.get(SETTINGS_KEY)
+        if before is None:
+            versions = {name: importlib.metadata.version(name) for name in _CHOOSING}
+            self.optuna.set_user_attr(POINT_KEY, list(self.point))
+            self.optuna.set_user_attr(SPACE_KEY, self.settings.stored_space)
+            self.optuna.set_user_attr(VERSIONS_KEY, versions)
+            self.optuna.set_metric_names([self.settings.objective.column])
+            self.optuna.set_user_attr(SETTINGS_KEY, now)  # last: if interrupted, made again
+        elif changed := [name for name in now if before.get(name) != now[name]]:
+            raise ValueError(
+                "\n".join(
+                    f"{name} must be the same as when study {self.name!r} was created; it was "
+                    f"{before.get(name)}, and is now {now[name]}. Restore it, or create another "
+                    "study with hydra.sweeper.study_name=NAME: it reuses the results of existing "
+                    "runs."
+                    for name in changed
+                )
+            )
 
     def trials(self, *states: TrialState) -> list[FrozenTrial]:
         """The trials in these states, or all."""
@@ -79,27 +100,37 @@ class PointStudy:
         others = [t.params for t in self.trials() if t.state != TrialState.FAIL]
         return [t for t in self.trials(TrialState.FAIL) if t.params not in others]
 
-    def ask(self) -> optuna.Trial:
-        """A new trial."""
-        waiting = self.trials(TrialState.WAITING)
-        number = waiting[0].number if waiting else len(self.trials())
+    def ask(self, resumed: int | None = None) -> optuna.Trial:
+        """A new trial, or that of this number, which an earlier command began.
+
+        A trial that is resumed keeps the parameters that it had been given.
+        """
+        if (number := resumed) is None:
+            waiting = self.trials(TrialState.WAITING)
+            number = waiting[0].number if waiting else len(self.trials())
         with _ignore_warnings():
             self.optuna.sampler = self.settings.new_sampler(number)
-            trial = self.optuna.ask(self.settings.space)
-        trial.set_user_attr(SEED_KEY, self.settings.seed(number))
+            if resumed is None:
+                trial = self.optuna.ask(self.settings.space)
+            else:
+                study_id = self._storage.get_study_id_from_name(self.name)
+                trial = resume_trial(
+                    self.optuna,
+                    self._storage.get_trial_id_from_study_id_trial_number(study_id, number),
+                )
+                self._suggest_params(trial)
+        trial.set_user_attr(SEED_KEY, self.settings.trial_seed(number))
         return trial
 
-    def resume(self, number: int) -> optuna.Trial:
-        """A trial that an earlier command began, with the same parameters."""
-        study_id = self._storage.get_study_id_from_name(self.name)
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
-        with _ignore_warnings():
-            self.optuna.sampler = self.settings.new_sampler(number)
-            trial = resume_trial(self.optuna, trial_id)
-            for key in self.settings.space:
-                self._suggest(trial, key)
-        trial.set_user_attr(SEED_KEY, self.settings.seed(number))
-        return trial
+    def _suggest_params(self, trial: optuna.Trial) -> None:
+        for key, chosen in self.settings.space.items():
+            if isinstance(chosen, FloatDistribution):
+                trial.suggest_float(key, chosen.low, chosen.high, step=chosen.step, log=chosen.log)
+            elif isinstance(chosen, IntDistribution):
+                trial.suggest_int(key, chosen.low, chosen.high, step=chosen.step, log=chosen.log)
+            else:
+                assert isinstance(chosen, CategoricalDistribution)
+                trial.suggest_categorical(key, chosen.choices)
 
     def report(self, trial: optuna.Trial, value: float, epoch: int) -> None:
         """Report a trial's value after an epoch to the pruner, unless it has that already."""
@@ -111,35 +142,21 @@ class PointStudy:
         with _ignore_warnings():
             return trial.should_prune()
 
-    def tell(self, trial: optuna.Trial, row: Mapping[str, Any]) -> str | None:
+    def tell(self, trial: optuna.Trial, row: Mapping[str, Any]) -> bool:
         """Give a trial the result of its ended run, or the worst if that diverged.
 
-        Returns:
-            The column that should judge the trial but was not measured; None if it was.
+        False if the run did not measure the objective; the trial has failed then.
         """
         objective = self.settings.objective
         value = row[objective.column]
         if row["outcome"] == "diverged":
             self.record_end(trial, TrialState.COMPLETE, "diverged", row["reason"], objective.worst)
-        elif value is not None and value != value:
-            reason = f"{objective.column} was not a number"
-            self.record_end(trial, TrialState.FAIL, "failed", reason)
-        elif value is None:
-            reason = f"{objective.column} was not measured; choose another"
-            self.record_end(trial, TrialState.FAIL, "failed", reason)
-            return objective.column
+        elif value is None or math.isnan(value):
+            why = "was not a number" if value is not None else "was not measured; choose another"
+            self.record_end(trial, TrialState.FAIL, "failed", f"{objective.column} {why}")
         else:
             self.record_end(trial, TrialState.COMPLETE, "finished", "", value)
-        return None
-
-    def describe(self, number: int) -> str:
-        """A trial and its result, in a line."""
-        trial = self.trials()[number]
-        tuned = " ".join(format_short(key, value) for key, value in trial.params.items())
-        value = f"{self.settings.objective.column}={trial.value:.5g}" if trial.values else ""
-        outcome, reason = (trial.user_attrs.get(key, "") for key in (OUTCOME_KEY, REASON_KEY))
-        line = f"{outcome:<8} trial {number} of {self.name}: {tuned}"
-        return "  ".join(part for part in (line, value, reason) if part)
+        return value is not None or row["outcome"] == "diverged"
 
     def record_end(
         self,
@@ -156,46 +173,33 @@ class PointStudy:
         with _ignore_warnings():
             self.optuna.tell(trial, value, state=state, skip_if_finished=True)
 
-    def _suggest(self, trial: optuna.Trial, key: str) -> None:
-        chosen = self.settings.space[key]
-        if isinstance(chosen, FloatDistribution):
-            trial.suggest_float(key, chosen.low, chosen.high, step=chosen.step, log=chosen.log)
-        elif isinstance(chosen, IntDistribution):
-            trial.suggest_int(key, chosen.low, chosen.high, step=chosen.step, log=chosen.log)
-        else:
-            assert isinstance(chosen, CategoricalDistribution)
-            trial.suggest_categorical(key, chosen.choices)
+    def describe_trial(self, number: int) -> str:
+        """A trial and its result, in a line."""
+        trial = self.trials()[number]
+        tuned = " ".join(format_override(key, v, short=True) for key, v in trial.params.items())
+        value = f"{self.settings.objective.column}={trial.value:.5g}" if trial.values else ""
+        outcome, reason = (trial.user_attrs.get(key, "") for key in (OUTCOME_KEY, REASON_KEY))
+        line = f"{outcome:<8} trial {number} of {self.name}: {tuned}"
+        return "  ".join(part for part in (line, value, reason) if part)
 
-    def _record(self) -> None:
-        now = self.settings.record()
-        before = self.optuna.user_attrs.get(SETTINGS_KEY)
-        if before is None:
-            versions = {name: importlib.metadata.version(name) for name in _CHOOSING}
-            self.optuna.set_user_attr(POINT_KEY, list(self.point))
-            self.optuna.set_user_attr(SPACE_KEY, self.settings.stored_space)
-            self.optuna.set_user_attr(VERSIONS_KEY, versions)
-            with _ignore_warnings():
-                self.optuna.set_metric_names([self.settings.objective.column])
-            self.optuna.set_user_attr(SETTINGS_KEY, now)  # last: if interrupted, made again
-        elif changed := [name for name in now if before.get(name) != now[name]]:
-            pairs = ((name, str(before.get(name)), now[name]) for name in changed)
-            raise ValueError("\n".join(_describe_change(self.name, *pair) for pair in pairs))
-
-
-def _describe_change(study: str, name: str, before: str, now: str) -> str:
-    if name == "the search space":
-        before, now = (
-            "; ".join(
-                f"{key} {json.loads(text)['attributes']}".replace("'", "")
-                for key, text in json.loads(space).items()
-            )
-            for space in (before, now)
+    def summary(self) -> str:
+        """The best trial, how the trials ended, and whether a range should be wider."""
+        outcomes = [str(t.user_attrs.get(OUTCOME_KEY, "running")) for t in self.trials()]
+        counts = ", ".join(f"{outcomes.count(name)} {name}" for name in sorted(set(outcomes)))
+        finished = [t for t in self.trials() if t.user_attrs.get(OUTCOME_KEY) == "finished"]
+        if not finished:
+            return f"{self.name}: no trial finished ({counts})."
+        objective = self.settings.objective
+        choose = max if objective.mode == "max" else min
+        best = choose(finished, key=lambda trial: trial.value or 0.0)
+        tuned = " ".join(format_override(key, value) for key, value in best.params.items())
+        line = (
+            f"{self.name}: best {objective.column}={best.value:.5g} at {tuned} "
+            f"(trial {best.number}; {counts})."
         )
-    return (
-        f"{name} must be the same as when study {study!r} was created; it was {before}, and is now "
-        f"{now}. Restore it, or create another study with hydra.sweeper.study_name=NAME: it reuses "
-        "the results of existing runs."
-    )
+        space = self.settings.space
+        advice = [edge_advice(key, value, space[key]) for key, value in best.params.items()]
+        return "\n".join([line, *(f"    {text}." for text in advice if text)])
 
 
 @contextlib.contextmanager
@@ -205,23 +209,3 @@ def _ignore_warnings() -> Generator[None]:
         warnings.simplefilter("ignore", ExperimentalWarning)
         warnings.simplefilter("ignore", UserWarning)
         yield
-
-
-def summarize(study: PointStudy) -> str:
-    """The best trial of a study, how its trials ended, and whether a range should be wider."""
-    outcomes = [str(t.user_attrs.get(OUTCOME_KEY, "running")) for t in study.trials()]
-    counts = ", ".join(f"{outcomes.count(name)} {name}" for name in sorted(set(outcomes)))
-    finished = [t for t in study.trials() if t.user_attrs.get(OUTCOME_KEY) == "finished"]
-    if not finished:
-        return f"{study.name}: no trial finished ({counts})."
-    objective = study.settings.objective
-    sign = -1 if objective.direction == "maximize" else 1
-    best = min(finished, key=lambda trial: sign * (trial.value or 0.0))
-    tuned = " ".join(format_override(key, value) for key, value in best.params.items())
-    line = (
-        f"{study.name}: best {objective.column}={best.value:.5g} at {tuned} "
-        f"(trial {best.number}; {counts})."
-    )
-    space = study.settings.space
-    advice = [edge_advice(key, value, space[key]) for key, value in best.params.items()]
-    return "\n".join([line, *(f"    {text}." for text in advice if text)])

@@ -1,7 +1,6 @@
 """The search space of a study: an Optuna distribution for each tuned key."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from optuna.distributions import (
@@ -9,7 +8,6 @@ from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
-    json_to_distribution,
 )
 
 #: By config key, in the order of the command line.
@@ -19,14 +17,11 @@ Space = dict[str, BaseDistribution]
 EDGE = 0.05
 
 
-def format_override(key: str, value: Any) -> str:
-    """The override that gives a key this value."""
-    return f"{key}={value if isinstance(value, str) else repr(value)}"
-
-
-def format_short(key: str, value: Any) -> str:
-    """The same, rounded for people to read."""
-    return f"{key}={value:.4g}" if isinstance(value, float) else format_override(key, value)
+def format_override(key: str, value: Any, *, short: bool = False) -> str:
+    """The override that gives a key this value; if short, rounded for people to read."""
+    if isinstance(value, float):
+        return f"{key}={value:.4g}" if short else f"{key}={value!r}"
+    return f"{key}={value}"
 
 
 def ends_override(key: str, distribution: BaseDistribution) -> str:
@@ -37,13 +32,13 @@ def ends_override(key: str, distribution: BaseDistribution) -> str:
     return f"{key}={','.join(str(value) for value in distribution.choices)}"
 
 
-def edge_advice(key: str, value: Any, distribution: BaseDistribution) -> str | None:
-    """Advice to widen a range if a value lies at its edge; None if the value is inside.
+def edge_advice(key: str, value: Any, distribution: BaseDistribution) -> str:
+    """Advice to widen a range if a value lies at its edge; empty if the value is inside.
 
     A choice has no edge, and a range that begins at 0 cannot sensibly be widened below it.
     """
     if not isinstance(distribution, FloatDistribution | IntDistribution):
-        return None
+        return ""
     low, high, at = float(distribution.low), float(distribution.high), float(value)
     if distribution.log:
         low, high, at = math.log(low), math.log(high), math.log(at)
@@ -55,13 +50,8 @@ def edge_advice(key: str, value: Any, distribution: BaseDistribution) -> str | N
     elif fraction >= 1 - margin:
         end, direction = "high", "up"
     else:
-        return None
+        return ""
     return (
         f"the best {key}={value:g} is at the {end} end of its range "
         f"({distribution.low:g} to {distribution.high:g}): widen it {direction}wards"
     )
-
-
-def read_space(texts: Mapping[str, str]) -> Space:
-    """A space from its stored texts, each a distribution as JSON."""
-    return {key: json_to_distribution(text) for key, text in texts.items()}

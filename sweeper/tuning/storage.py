@@ -19,32 +19,23 @@ from optuna.storages.journal import BaseJournalBackend, JournalFileBackend, Jour
 JOURNAL = "tuning.journal"
 
 
-def open_storage(storage: str | None, results: Path) -> BaseStorage:
+def open_storage(storage: str | None, results: Path, *, read_only: bool = False) -> BaseStorage:
     """The storage of a command; ValueError if it cannot be opened.
 
     It is a URL such as sqlite:///tuning.db, the path of a journal file, or None for the journal
-    in the results folder.
+    in the results folder. With `read_only` no file or folder is created and nothing is opened for
+    writing, because a sweep may be using it.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with name_storage("hydra.sweeper.storage", storage or str(results / JOURNAL)):
+    path = Path(storage) if storage else results / JOURNAL
+    with name_storage("--storage" if read_only else "hydra.sweeper.storage", storage or str(path)):
         if storage and "://" in storage:
-            return _database(storage)
-        path = Path(storage) if storage else results / JOURNAL
+            return _copy_database(storage) if read_only else _open_database(storage)
+        if read_only:
+            return JournalStorage(_ReadJournal(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         _end_last_line(path)
         return JournalStorage(JournalFileBackend(str(path)))
-
-
-def read_storage(storage: str | None, results: Path) -> BaseStorage:
-    """The studies of a storage, named as for `open_storage`, for reading.
-
-    No file or folder is created and nothing is opened for writing, because a sweep may be using it.
-    """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with name_storage("--storage", storage or str(results / JOURNAL)):
-        if storage and "://" in storage:
-            return _read_database(storage)
-        return JournalStorage(_ReadJournal(Path(storage) if storage else results / JOURNAL))
 
 
 @contextmanager
@@ -58,14 +49,16 @@ def name_storage(key: str, storage: str) -> Generator[None]:
         cause, driver = error, " For PostgreSQL: pip install 'batch-sweeper[postgresql]'."
     except Exception as error:  # noqa: BLE001  damaged content has Optuna fail in many ways
         cause = error
-    why = cause_of(cause)
+    why = first_cause(cause)
     if isinstance(cause, LookupError | TypeError | AssertionError | AttributeError):
         why = f"it is damaged, or not Optuna's ({type(cause).__name__}: {why})"
     what, remedy = "a journal file or a URL", "Restore it, or name another."
     if "://" in storage:
         what = "a database that can be reached"
         remedy = "Start it, correct the URL, or remove the setting to use a journal file."
-    msg = f"{key} must be {what}; got {_without_password(storage)}: {why}.{driver} {remedy}"
+    before, at, host = storage.rpartition("@")
+    shown = f"{before.rpartition(':')[0]}:...@{host}" if at else storage  # without its password
+    msg = f"{key} must be {what}; got {shown}: {why}.{driver} {remedy}"
     raise ValueError(msg) from cause
 
 
@@ -84,14 +77,14 @@ class _ReadJournal(BaseJournalBackend):
         raise AssertionError(msg)
 
 
-def _read_database(url: str) -> BaseStorage:
+def _copy_database(url: str) -> BaseStorage:
     """A copy of a database's studies in memory; the database is closed again."""
     from sqlalchemy.engine import make_url
 
     address = make_url(url)
     if address.get_backend_name() == "sqlite" and not Path(address.database or "").is_file():
         raise FileNotFoundError(os.strerror(errno.ENOENT))
-    opened, kept = _database(url, skip_table_creation=True), InMemoryStorage()
+    opened, kept = _open_database(url, skip_table_creation=True), InMemoryStorage()
     for name in optuna.get_all_study_names(opened):
         optuna.copy_study(from_study_name=name, from_storage=opened, to_storage=kept)
     close_storage(opened)
@@ -110,13 +103,11 @@ def _end_last_line(path: Path) -> None:
             file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
 
 
-def _database(url: str, *, skip_table_creation: bool = False) -> BaseStorage:
+def _open_database(url: str, **options: Any) -> RDBStorage:
     # The pool logs a traceback for a lost connection, which the command reports in a sentence.
     logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     # The last trial can be hours ago, and the connection may have been lost since.
-    return RDBStorage(
-        url, engine_kwargs={"pool_pre_ping": True}, skip_table_creation=skip_table_creation
-    )
+    return RDBStorage(url, engine_kwargs={"pool_pre_ping": True}, **options)
 
 
 def close_storage(storage: BaseStorage) -> None:
@@ -132,15 +123,9 @@ def storage_errors() -> tuple[type[Exception], ...]:
     return (StorageInternalError, *([alchemy.SQLAlchemyError] if alchemy else []))
 
 
-def cause_of(error: BaseException) -> str:
+def first_cause(error: BaseException) -> str:
     """The message of the database or its driver, as a single line."""
     while not getattr(error, "orig", None) and error.__cause__:
         error = error.__cause__
     text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
     return text.splitlines()[0]
-
-
-def _without_password(url: str) -> str:
-    """A URL without its password."""
-    before, at, after = url.rpartition("@")
-    return f"{before.rpartition(':')[0]}:...@{after}" if at else url

@@ -1,6 +1,6 @@
 """Ask and tell: turns trials into runs, and gives curves to the pruner and results to the study."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +15,10 @@ from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.store.row import epoch_value
 from sweeper.tuning.point_study import RUNS_KEY, PointStudy
-from sweeper.tuning.space import format_override, format_short
+from sweeper.tuning.space import format_override
 
 #: Gives the configs of the runs that these overrides select, in addition to the command's own.
 ConfigsOf = Callable[[Sequence[str]], Iterator[Mapping[str, Any]]]
-Say = Callable[[str], None]
-Expect = Callable[[RunSpec, str], None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,14 +30,14 @@ class _RunningTrial:
         trial: Optuna's own.
         spec: its run, which may be that of other trials too.
         reported: epochs that the pruner has seen.
-        pruned: why the pruner has stopped it, if it has.
+        pruned: why the pruner has stopped it; empty if it has not.
     """
 
     study: PointStudy
     trial: optuna.Trial
     spec: RunSpec
     reported: int = 0
-    pruned: str | None = None
+    pruned: str = ""
 
 
 @dataclass(kw_only=True)
@@ -59,11 +57,11 @@ class Tuner:
     code: str | None
     configs_of: ConfigsOf
     ledger: Ledger
-    expect: Expect
-    say: Say
+    expect: Callable[[RunSpec, str], None]
+    say: Callable[[str], None]
     _running: list[_RunningTrial] = field(default_factory=list)
-    _ready: deque[Task] = field(default_factory=deque)
-    _pending: set[str] = field(default_factory=set)
+    _ready: dict[str, Task] = field(default_factory=dict)
+    _started: set[str] = field(default_factory=set)
     _attempts: dict[str, Attempt] = field(default_factory=dict)
     _ends_without_result: Counter[str] = field(default_factory=Counter)
     _has_stopped: bool = False
@@ -71,11 +69,13 @@ class Tuner:
     def claim_tasks(self) -> Iterator[Task | None]:
         """Runs to start: those of interrupted trials first; None while the next must wait."""
         for study in self.studies:
-            for frozen in study.trials(TrialState.RUNNING):
-                self._begin(study, study.resume(frozen.number))
+            for interrupted in study.trials(TrialState.RUNNING):
+                self._begin(study, study.ask(interrupted.number))
         while True:
             while self._ready:
-                yield self._ready.popleft()
+                run_id = next(iter(self._ready))
+                self._started.add(run_id)
+                yield self._ready.pop(run_id)
             study = self._next_study()
             if study:
                 self._begin(study, study.ask())
@@ -111,81 +111,73 @@ class Tuner:
         tuned = [format_override(key, value) for key, value in trial.params.items()]
         try:
             planned = plan(self.configs_of([*study.point, *tuned]), self.ledger)
-            found = claim_tasks(planned, self.ledger, retry="failed", rerun=None, code=self.code)
+            tasks = claim_tasks(planned, self.ledger, retry="failed", rerun=None, code=self.code)
         except ValueError as error:
             study.record_end(trial, TrialState.FAIL, "failed", str(error))
-            self.say(f"failed   {_describe_trial(study, trial)}: {error}")
+            self.say(study.describe_trial(trial.number))
             return
         (spec,) = planned.specs
-        running = _RunningTrial(study=study, trial=trial, spec=spec)
         trial.set_user_attr(RUNS_KEY, [spec.run_id])
         ended = planned.ended.get(spec.run_id)
-        self.expect(spec, "waiting" if found or not ended else ended.outcome)
+        self.expect(spec, "waiting" if tasks or not ended else ended.outcome)
+        running = _RunningTrial(study=study, trial=trial, spec=spec)
         self._running.append(running)
-        for task in found:
-            if spec.run_id not in self._pending:
-                self._add_ready(task)
+        if tasks and spec.run_id not in self._started:
+            self._ready.setdefault(spec.run_id, tasks[0])
         self._finish(running)
 
-    def _add_ready(self, task: Task) -> None:
-        self._pending.add(task.spec.run_id)
-        self._ready.append(task)
-
     def _handle_end(self, run_id: str, end: End) -> None:
-        self._pending.discard(run_id)
+        self._started.discard(run_id)
         self._ends_without_result[run_id] += not end.outcome.is_result
         for running in [r for r in self._running if r.spec.run_id == run_id]:
             if end.outcome.is_result or running.pruned:
                 self._finish(running)
-            elif self._ends_without_result[run_id] >= self.max_attempts:
-                self._close(running)
-                fail = running.study.record_end
-                fail(running.trial, TrialState.FAIL, end.outcome, end.reason)
-                trial = _describe_trial(running.study, running.trial)
-                self.say(f"{end.outcome:<8} {trial}: {end.reason}")
-            elif run_id not in self._pending:
-                number = self.ledger.last_attempt(run_id) + 1
-                self._add_ready(Task(spec=running.spec, number=number))
+            elif self._ends_without_result[run_id] < self.max_attempts:
+                task = Task(spec=running.spec, number=self.ledger.last_attempt(run_id) + 1)
+                self._ready.setdefault(run_id, task)
+            else:
+                self._running.remove(running)
+                study, trial = running.study, running.trial
+                study.record_end(trial, TrialState.FAIL, end.outcome, end.reason)
+                self.say(study.describe_trial(trial.number))
 
     def _finish(self, running: _RunningTrial) -> None:
         """Give a trial its result, if its run has ended."""
         study, trial, run_id = running.study, running.trial, running.spec.run_id
-        if run_id in self._pending:
+        if run_id in self._started or run_id in self._ready:
             return
         row = self.ledger.measured({run_id}, [study.settings.objective.column]).get(run_id)
         if study.settings.is_pruned:
             list(self._report(running))  # up to its last epoch
-        self._close(running)
-        if row is not None and Outcome(row["outcome"]).is_result:
-            missing = study.tell(trial, row)
-            if missing and not study.trials(TrialState.COMPLETE):
-                self._has_stopped = True
-        else:
+        self._running.remove(running)
+        if row is None or not Outcome(row["outcome"]).is_result:
             reason = running.pruned or "stopped before its end"
             study.record_end(trial, TrialState.PRUNED, "pruned", reason)
-        self.say(study.describe(trial.number))
+        elif not study.tell(trial, row) and not study.trials(TrialState.COMPLETE):
+            self._has_stopped = True
+        self.say(study.describe_trial(trial.number))
         if self._has_stopped:
             self.say("No further trials are started: the others would not be measured either.")
 
     def _prune(self, running: _RunningTrial) -> None:
-        """Stop a trial that the pruner rejects."""
+        """Stop a trial that the pruner rejects, and its run unless another trial needs it."""
+        run_id, study, number = running.spec.run_id, running.study, running.trial.number
         for epoch in self._report(running):
-            is_over = epoch >= running.spec.epochs
-            if not is_over and running.study.should_prune(running.trial):
-                trial = _describe_trial(running.study, running.trial)
-                running.pruned = f"pruned after epoch {epoch}: {trial}"
-                run_id = running.spec.run_id
-                if self._is_needed(run_id, other_than=running):
+            if epoch < running.spec.epochs and study.should_prune(running.trial):
+                running.pruned = f"pruned after epoch {epoch}, as trial {number} of {study.name}"
+                same_run = [other for other in self._running if other.spec.run_id == run_id]
+                if not all(other.pruned for other in same_run):
                     return
-                self._drop_ready(run_id)
-                if run_id in self._pending and run_id in self._attempts:
+                if run_id in self._started and run_id in self._attempts:
                     self._attempts[run_id].request_cancel(running.pruned)
+                elif self._ready.pop(run_id, None):
+                    for other in same_run:
+                        self._finish(other)
                 return
 
     def _report(self, running: _RunningTrial) -> Iterator[int]:
         """Report to the pruner, in order, the epochs that a trial's run has completed."""
-        column, run_id = running.study.settings.objective.curve, running.spec.run_id
-        assert column is not None, "a pruned objective has a curve"
+        column, run_id = running.study.settings.objective.column, running.spec.run_id
         attempt = self._attempts.get(run_id)
         curve = attempt.curve() if attempt else self.ledger.curve(run_id, column)
         for epoch in range(running.reported, len(curve)):
@@ -193,23 +185,3 @@ class Tuner:
                 running.study.report(running.trial, value, epoch + 1)
             running.reported = epoch + 1
             yield epoch + 1
-
-    def _close(self, running: _RunningTrial) -> None:
-        self._running.remove(running)
-        if not self._is_needed(running.spec.run_id):
-            self._drop_ready(running.spec.run_id)
-
-    def _is_needed(self, run_id: str, other_than: _RunningTrial | None = None) -> bool:
-        """Whether a trial that has not ended has this run."""
-        return any(r.spec.run_id == run_id for r in self._running if r is not other_than)
-
-    def _drop_ready(self, run_id: str) -> None:
-        """Remove a run that no trial needs any more from those ready to start."""
-        for task in [task for task in self._ready if task.spec.run_id == run_id]:
-            self._ready.remove(task)
-            self._pending.discard(run_id)
-
-
-def _describe_trial(study: PointStudy, trial: optuna.Trial) -> str:
-    tuned = " ".join(format_short(key, value) for key, value in trial.params.items())
-    return f"trial {trial.number} of {study.name}: {tuned}"

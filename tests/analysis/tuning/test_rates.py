@@ -1,5 +1,7 @@
 """Intervals of tuned rates: at all batches at once, over seeds, and without luck's pull."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +11,7 @@ from scipy.stats import t as student
 from test_tuning import simulated
 
 from analysis.stats.optimum import Optima
-from analysis.tuning.rates import Resampler, joint_table, nearest_halves, tuned_optima
+from analysis.tuning.rates import joint_table, nearest_halves, tuned_optima
 
 
 @pytest.fixture
@@ -45,11 +47,13 @@ def test_few_seeds_have_no_joint_interval(rng):
 
 
 def test_a_seed_is_drawn_at_all_batches_together(rng):
-    resampler = Resampler(rng, 7)
+    """Two batches whose trials are alike have the same draws."""
+    tuned = simulated(batches=(256,))
+    other = tuned.trials.assign(global_batch=512, study=tuned.trials["study"] + " again")
 
-    assert resampler.seed_counts(4) is resampler.seed_counts(4)
-    assert (resampler.seed_counts(4).sum(axis=1) == 4).all()
-    assert resampler.seed_counts(4).shape == (7, 4)
+    optima = tuned_optima(replace(tuned, trials=pd.concat([tuned.trials, other])), "base_lr", rng)
+
+    assert (optima.draws[:, 0] == optima.draws[:, 1]).all()
 
 
 def test_trials_that_were_lucky_do_not_draw_the_optimum_towards_them():

@@ -4,7 +4,7 @@ import optuna
 import pytest
 
 from analysis.tuning.studies import load_tuned
-from sweeper.tuning.storage import JOURNAL, open_storage, read_storage
+from sweeper.tuning.storage import JOURNAL, open_storage
 
 
 def files_of(folder) -> dict[str, bytes | None]:
@@ -32,7 +32,7 @@ def test_a_line_that_is_still_being_written_is_left_to_its_writer(tmp_path):
     journal.chmod(0o444)
     before = files_of(tmp_path)
 
-    names = optuna.get_all_study_names(read_storage(None, tmp_path))
+    names = optuna.get_all_study_names(open_storage(None, tmp_path, read_only=True))
 
     assert names == ["first"]
     assert files_of(tmp_path) == before
@@ -43,7 +43,7 @@ def test_a_database_is_read_as_it_is(tmp_path):
     optuna.create_study(study_name="first", storage=url)
     before = files_of(tmp_path)
 
-    assert optuna.get_all_study_names(read_storage(url, tmp_path)) == ["first"]
+    assert optuna.get_all_study_names(open_storage(url, tmp_path, read_only=True)) == ["first"]
     assert files_of(tmp_path) == before
 
 
@@ -51,4 +51,4 @@ def test_a_journal_that_is_read_cannot_be_written(tmp_path):
     (tmp_path / JOURNAL).touch()
 
     with pytest.raises(AssertionError, match="must not be written"):
-        optuna.create_study(storage=read_storage(None, tmp_path))
+        optuna.create_study(storage=open_storage(None, tmp_path, read_only=True))

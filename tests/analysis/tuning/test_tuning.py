@@ -17,7 +17,6 @@ from pandas.testing import assert_frame_equal
 from analysis.cli import main
 from analysis.figures import sheet
 from analysis.figures.target import draw_steps_to_target
-from analysis.stats.laws import compare_rules
 from analysis.tuning.figures import draw_rates, draw_space, draw_trials
 from analysis.tuning.rates import regret, tuned_optima
 from analysis.tuning.report import describe_studies
@@ -52,7 +51,7 @@ def simulated(seeds=(0, 1, 2, 3), n_trials=16, space=SPACE, batches=BATCHES) -> 
         rate = params["base_lr"]
         value = loss(batch, rate, params.get("warmup", BEST_WARMUP)) + seed
         value += NOISE * rng.standard_normal()
-        row = {"study": f"batch={batch} seed={seed}", "point": f"batch={batch}", "trial": number,
+        row = {"study": f"batch={batch} seed={seed}", "trial": number,
                "outcome": "diverged" if rate > 4 else "finished", "reason": "simulated",
                "run_id": f"{batch:05d}{seed:03d}{number:04d}", **params,
                "global_batch": batch, "base_batch": 256, "peak_lr": RULE_FACTOR * rate,
@@ -112,7 +111,7 @@ def test_studies_are_read_back_as_they_were_told(few, folder):
     (found,) = load_tuned(folder)
 
     assert found.space == few.space
-    assert found.objective == "val_loss"
+    assert found.metric.label == "val_loss"
     shared = [name for name in few.trials if name != "reason"]
     pd.testing.assert_frame_equal(found.trials[shared], few.trials[shared], check_dtype=False)
 
@@ -185,14 +184,6 @@ def test_peak_rates_are_base_rates_after_their_rule(tuned, rng):
     assert peak.high_edge == pytest.approx(RULE_FACTOR * base.high_edge)
 
 
-def test_the_batch_where_the_rule_bends_is_recovered(tuned, rng):
-    compared = compare_rules(tuned_optima(tuned, "base_lr", rng))
-
-    bend = compared.bends["saturating"]
-    assert bend.low < BEND < bend.high
-    assert bend.value == pytest.approx(BEND, rel=0.25)
-
-
 def test_intervals_hold_the_truth_about_as_often_as_they_say():
     """Of 30 intervals of 95 %, 25 or more hold the truth with probability 0.997."""
     held = 0
@@ -262,7 +253,7 @@ def test_diverged_trials_are_counted_and_not_best(tuned):
     best = best_trials(tuned)
 
     assert best["num_diverged"].sum() == (tuned.trials["outcome"] == "diverged").sum() > 0
-    assert (best["num_trials"] == 16).all()
+    assert (best["num_diverged"] + best["num_finished"] == 16).all()
     assert (best["outcome"] == "finished").all()
 
 
@@ -277,35 +268,27 @@ def test_a_best_trial_at_the_edge_says_to_widen_its_range():
                                   "widen it upwards")  # fmt: skip
 
 
-def test_regret_has_an_interval_over_seeds_and_fitted_rules(tuned, rng):
-    table = regret(tuned, rng).set_index(["rule", "global_batch"])
+def test_regret_is_nothing_for_the_rule_that_holds_and_at_the_first_batch(tuned, rng):
+    """Constant rates lose log(ratio of rates)**2, up to the spacing of the trials."""
+    table = regret(tuned, tuned_optima(tuned, "peak_lr", rng)).set_index(["rule", "global_batch"])
 
     lost = np.log(best_rate(4096) / best_rate(256)) ** 2
+    assert table.xs(BATCHES[0], level="global_batch")["regret"].to_numpy() == pytest.approx(0)
     none = table.loc[("none", 4096)]
     assert none["low"] < none["regret"] < none["high"]
     assert none["regret"] == pytest.approx(lost, rel=0.3)
-    saturating = table.loc[("saturating", 4096)]
-    assert abs(saturating["regret"]) < lost / 20
+    assert table.loc[("sqrt", 4096), "regret"] < none["regret"] / 4
+    assert abs(table.loc[("saturating", 4096), "regret"]) < lost / 20
     assert set(table.index.get_level_values("rule")) == {
         "none", "sqrt", "linear", "saturating", "surge",
     }  # fmt: skip
 
 
-def test_regret_is_nothing_for_the_rule_that_holds_and_at_the_first_batch(tuned, rng):
-    """Constant rates lose log(ratio of rates)**2, up to the spacing of the trials."""
-    table = regret(tuned, rng).set_index(["rule", "global_batch"])
-
-    first = table.xs(BATCHES[0], level="global_batch")
-    assert first["regret"].to_numpy() == pytest.approx(0, abs=1e-9)
-    lost = np.log(best_rate(4096) / best_rate(256)) ** 2
-    assert table.loc[("none", 4096), "regret"] == pytest.approx(lost, rel=0.3)
-    assert table.loc[("sqrt", 4096), "regret"] < table.loc[("none", 4096), "regret"] / 4
-
-
 def test_a_rate_beyond_the_trials_has_no_regret_but_a_note(rng):
     space = {"base_lr": FloatDistribution(1e-2, 1.5, log=True)}
 
-    table = regret(simulated(space=space), rng).set_index(["rule", "global_batch"])
+    tuned = simulated(space=space)
+    table = regret(tuned, tuned_optima(tuned, "peak_lr", rng)).set_index(["rule", "global_batch"])
 
     assert np.isnan(table.loc[("linear", 4096), "regret"])
     assert table.loc[("linear", 4096), "note"] == "this rate lies beyond the trials"
@@ -344,18 +327,6 @@ def test_steps_to_target_are_the_fewest_of_any_trial(few, folder):
     assert reached["reached_target"].any()
 
 
-@pytest.mark.parametrize("objective", ["train_loss", "train_accuracy"])
-def test_a_target_in_training_is_looked_for_in_the_curve_of_training(few, folder, objective):
-    """The same curve under another name, its sign changed where more is better."""
-    curves = pd.read_parquet(folder / "curves")
-    sign = -1 if objective == "train_accuracy" else 1
-    other = curves.assign(**{objective: sign * curves["val_loss"], "val_loss": np.inf})
-
-    found = steps_to_target(replace(few, objective=objective), other, sign * 0.9)
-
-    assert_frame_equal(found, steps_to_target(few, curves, 0.9))
-
-
 def test_an_objective_that_a_module_logs_has_its_name_and_direction(few, folder):
     curves = pd.read_parquet(folder / "curves")
     own = replace(
@@ -369,7 +340,7 @@ def test_an_objective_that_a_module_logs_has_its_name_and_direction(few, folder)
 
     expected = steps_to_target(few, curves, 0.9)
     assert found["steps_to_target"].equals(expected["steps_to_target"])
-    assert (own.rate, own.label) == ("module.lr", "val/r2 (higher is better)")
+    assert (own.rate, own.metric.label) == ("module.lr", "val/r2 (higher is better)")
     assert_frame_equal(draw_rates(own).frame, draw_rates(few).frame)
 
 
@@ -410,14 +381,7 @@ def test_the_command_writes_figures_and_words(folder, tmp_path, capsys, monkeypa
     ]  # fmt: skip
 
 
-def test_a_folder_without_studies_is_refused_and_left_as_it_is(tmp_path):
-    with pytest.raises(ValueError, match="results must hold studies of hydra/sweeper=optuna; got"):
-        load_tuned(tmp_path)
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_several_objectives_are_left_to_optuna(tmp_path):
+def test_studies_of_optuna_itself_are_left_out(tmp_path):
     store(simulated(seeds=(0,), batches=(256,), n_trials=2), tmp_path)
     optuna.create_study(
         study_name="front", storage=open_storage(None, tmp_path), directions=["minimize"] * 2

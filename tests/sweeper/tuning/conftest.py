@@ -9,19 +9,19 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import add_own_classes, expand, plain_config, to_plain_values
+from sweeper.commands.overrides import add_own_classes, plain_config, to_plain_values
 from sweeper.commands.refusals import refuse
 from sweeper.commands.tune import run_tuning
-from sweeper.commands.tuning_overrides import sort_overrides
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.tuning.storage import open_storage
-from sweeper.tuning.study_settings import StudySettings
 
 QUICK = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=1",
     "model.noise_scale=256",
 ]  # fmt: skip
+#: Keys that a command reads once for all its points.
+COMMAND_KEYS = ("hydra", "n_trials", "retry", "metric")
 
 
 @pytest.fixture
@@ -29,26 +29,22 @@ def tune(loader, results) -> Callable[..., int]:
     """Run the studies that overrides ask for; the exit code."""
 
     def run(*words: str, jobs: int = 2, quick: bool = True) -> int:
-        ours = [word for word in words if not word.startswith("hydra")]
-        given = {word.partition("=")[0] for word in ours}
+        given = {word.partition("=")[0] for word in words}
         base = [word for word in QUICK if word.partition("=")[0] not in given] if quick else []
-        found = sort_overrides(add_own_classes([*base, *ours]), loader)
-        named = [word for word in words if word.startswith(("hydra", "n_trials", "retry"))]
+        named = [word for word in words if word.startswith(COMMAND_KEYS)]
         with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
             composed = compose(
                 "config",
-                ["hydra/sweeper=optuna", f"results={results}", *found.fixed, *named],
+                ["hydra/sweeper=optuna", f"results={results}", *named],
                 return_hydra_config=True,
             )
         settings = to_plain_values({str(k): v for k, v in composed.hydra.sweeper.items()})
-        named = {key: composed[key] for key in ("metric", "metric_mode")}
-        fixed = [word for word in found.fixed if not word.startswith(("n_trials", "retry"))]
+        ours = [word for word in words if not word.startswith(("hydra", "n_trials", "retry"))]
         try:
             return run_tuning(
-                list(found.points()),
-                StudySettings.from_config(settings, found.space, **named),
+                add_own_classes([*base, *ours]),
+                loader,
                 {**plain_config(composed), **settings},
-                lambda more: expand(loader, [*fixed, *more]),
                 lambda tasks, ledger: run_here(tasks, ledger, Machine(cores=2, jobs=jobs)),
             )
         except ValueError as error:

@@ -16,7 +16,7 @@ from sweeper.store.attempt import End
 from sweeper.store.ledger import Ledger
 from sweeper.tuning.point_study import PointStudy
 from sweeper.tuning.storage import open_storage
-from sweeper.tuning.study_settings import StudySettings
+from sweeper.tuning.study_settings import StudySettings, parse_objective
 from sweeper.tuning.tuner import Tuner
 
 RATES = "base_lr=tag(log, interval(0.01, 1))"
@@ -32,7 +32,7 @@ def test_parallel_trials_do_not_wait_for_each_other(tune, results, studies):
     """On two places, the first long trial goes on only when a third trial has begun meanwhile."""
     begun = f"{{_target_: patient.UntilThirdRun, results: {results}}}"
     code = tune(
-        "epochs=tag(tune, choice(2, 1))", "hydra/sweeper/sampler=grid", LOSS, "n_trials=2",
+        "epochs=tag(tune, choice(1, 2))", "hydra/sweeper/sampler=quasi_random", LOSS, "n_trials=2",
         "seed=0,1,2", f"+trainer.callbacks=[{begun}]", jobs=2,
     )  # fmt: skip
 
@@ -46,8 +46,8 @@ def test_parallel_trials_do_not_wait_for_each_other(tune, results, studies):
 def test_a_pruned_trial_stays_pruned_and_in_the_table(tune, studies, rows, capsys):
     """The trial at base_lr=0.001 is worse than the one at 0.3, and begins no fourth epoch."""
     words = [
-        "base_lr=tag(tune, choice(0.3, 0.001))", "epochs=5", "n_trials=2", LOSS,
-        "data.num_train_examples=256", "hydra/sweeper/sampler=grid",
+        "base_lr=tag(tune, choice(0.001, 0.3))", "epochs=5", "n_trials=2", LOSS,
+        "data.num_train_examples=256", "hydra/sweeper/sampler=quasi_random",
         "hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1",
         "+trainer.callbacks=[{_target_: patient.UntilEnded, below_lr: 0.01, after_epochs: 3}]",
     ]  # fmt: skip
@@ -96,15 +96,14 @@ def test_a_launcher_that_takes_every_task_gets_no_more_trials_than_may_run_at_a_
 ):
     """A launcher that does not run them: six tasks of two studies, then none until some end."""
     found = sort_overrides(QUICK, loader)
-    config = {
-        "objective": "val_loss", "sampler_seed": 0,
-        "sampler": {"_target_": "optuna.samplers.RandomSampler"},
-        "pruner": {"_target_": "optuna.pruners.NopPruner"},
-    }  # fmt: skip
-    settings = StudySettings.from_config(config, found.space)
+    settings = StudySettings(
+        space=found.space, objective=parse_objective("val_loss"), sampler_seed=0,
+        sampler={"_target_": "optuna.samplers.RandomSampler"},
+        pruner={"_target_": "optuna.pruners.NopPruner"},
+    )  # fmt: skip
     storage = open_storage(None, results)
     tuner = Tuner(
-        studies=[PointStudy(" ".join(p), p, settings, storage) for p in found.points()],
+        studies=[PointStudy(" ".join(p), p, settings, storage) for p in found.points],
         n_trials=30, max_concurrent=3, max_attempts=1, code=None, ledger=Ledger(results),
         configs_of=lambda more: expand(loader, [*found.fixed, *more]),
         expect=lambda spec, status: None, say=lambda text: None,
@@ -126,11 +125,7 @@ def test_a_trial_that_ctrl_c_stops_has_not_failed(results):
     handled = []
     ended = {"a run": End(outcome=Outcome.PREEMPTED, reason="stopped after epoch 1")}
     tuner = SimpleNamespace(
-        studies=[],
-        n_trials=1,
-        ledger=Ledger(results),
-        claim_tasks=lambda: [],
-        handle=handled.append,
+        studies=[], n_trials=1, ledger=Ledger(results), claim_tasks=list, handle=handled.append
     )
     table = SimpleNamespace(say=lambda _: None, update=lambda _: None)
 
@@ -139,6 +134,6 @@ def test_a_trial_that_ctrl_c_stops_has_not_failed(results):
         yield Event(ended=ended)
         yield Event(ended=ended, is_stopping=True)
 
-    tune_module._run(tuner, launch, table, None)
+    tune_module._run_trials(tuner, launch, table, None)
 
     assert handled == [Event(ended=ended)]

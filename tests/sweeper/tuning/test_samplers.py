@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 
 from sweeper import CONFIG_FOLDER
 from sweeper.tuning.point_study import PointStudy
-from sweeper.tuning.samplers import GridSampler, value_at
+from sweeper.tuning.samplers import value_at
 from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study_settings import StudySettings, parse_objective
 
@@ -23,7 +23,6 @@ SAMPLERS = {
     "cmaes": ({"_target_": "optuna.samplers.CmaEsSampler", "n_startup_trials": 1}, NUMBERS),
     "quasi_random": ({"_target_": "sweeper.tuning.samplers.QuasiRandomSampler"}, CHOICES),
     "random": ({"_target_": "optuna.samplers.RandomSampler"}, CHOICES),
-    "grid": ({"_target_": "sweeper.tuning.samplers.GridSampler", "levels": 3}, CHOICES),
 }
 
 
@@ -96,29 +95,21 @@ def test_another_seed_chooses_other_trials(tmp_path, name):
     assert [t.params for t in first.trials()] != [t.params for t in second.trials()]
 
 
-def test_a_trial_that_was_begun_and_cut_off_keeps_its_number_and_parameters(tmp_path):
-    sampler, space = SAMPLERS["tpe"]
-    begun = open_study(tmp_path, sampler, space).ask()
-
-    study = open_study(tmp_path, sampler, space)
-    (frozen,) = study.trials(optuna.trial.TrialState.RUNNING)
-    resumed = study.resume(frozen.number)
-
-    assert (resumed.number, resumed.params) == (begun.number, begun.params)
-    assert len(study.trials()) == 1
-
-
-def test_a_trial_killed_before_it_had_its_parameters_gets_the_ones_it_would_have_had(tmp_path):
-    sampler, space = SAMPLERS["random"]
+@pytest.mark.parametrize("params", [["base_lr", "warmup", "lr_rule"], ["base_lr"], []])
+def test_a_trial_cut_off_before_it_had_all_parameters_keeps_its_number_and_gets_the_others(
+    tmp_path, params
+):
+    sampler, space = SAMPLERS["quasi_random"]
     undisturbed = open_study(tmp_path / "undisturbed", sampler, space).ask()
-    study = open_study(tmp_path / "cut", sampler, space)
-    study.optuna.ask({"base_lr": space["base_lr"]})  # killed before the others were chosen
+    begun = open_study(tmp_path / "cut", sampler, space)
+    begun.optuna.ask({key: space[key] for key in params})
 
     study = open_study(tmp_path / "cut", sampler, space)
-    resumed = study.resume(0)
+    (frozen,) = study.trials(TrialState.RUNNING)
+    resumed = study.ask(frozen.number)
 
-    assert resumed.params.keys() == undisturbed.params.keys()
-    assert resumed.params["base_lr"] == study.trials()[0].params["base_lr"]
+    assert (resumed.number, resumed.params) == (0, undisturbed.params)
+    assert len(study.trials()) == 1
 
 
 @pytest.mark.parametrize("name", ["median", "hyperband", "successive_halving"])
@@ -154,14 +145,6 @@ def test_quasi_random_points_fill_the_range_more_evenly_than_chance(tmp_path):
     assert [thirds.count(third) for third in range(3)] == [9, 9, 9]
 
 
-def test_a_grid_is_every_combination_once():
-    points = GridSampler(CHOICES, seed=0, levels=3).points()
-
-    assert len(points) == 3 * 21 * 3
-    assert len({str(point) for point in points}) == len(points)
-    assert sorted({point["base_lr"] for point in points}) == pytest.approx([1e-3, 10**-1.5, 1])
-
-
 @pytest.mark.parametrize(
     ("distribution", "fraction", "value"),
     [
@@ -181,17 +164,17 @@ def test_values_at_fractions_of_a_distribution(distribution, fraction, value):
 
 
 @pytest.mark.parametrize(
-    ("value", "missing", "reason"),
+    ("value", "is_measured", "reason"),
     [
-        (math.nan, None, "val_loss was not a number"),
-        (None, "val_loss", "val_loss was not measured; choose another"),
+        (math.nan, True, "val_loss was not a number"),
+        (None, False, "val_loss was not measured; choose another"),
     ],
 )
-def test_a_value_that_is_not_a_number_fails_its_trial_only(tmp_path, value, missing, reason):
+def test_a_value_that_is_not_a_number_fails_its_trial_only(tmp_path, value, is_measured, reason):
     study = open_study(tmp_path, SAMPLERS["random"][0], CHOICES)
 
-    said = study.tell(study.ask(), {"outcome": "finished", "reason": "", "val_loss": value})
+    found = study.tell(study.ask(), {"outcome": "finished", "reason": "", "val_loss": value})
 
     (trial,) = study.trials()
-    assert said == missing
+    assert found is is_measured
     assert (trial.state.name, trial.user_attrs["reason"]) == ("FAIL", reason)

@@ -39,38 +39,34 @@ def test_without_objectives_trials_are_judged_by_the_metric(tune, studies, rows)
     assert study.trials[0].value == rows().train_loss[run_id] == rows().metric[run_id]
 
 
-def test_repeating_the_command_changes_nothing(tune, studies, rows):
-    tune(RATES, "n_trials=2", LOSS)
-    before = [trial.number for trial in studies()[0].trials]
-    tune(RATES, "n_trials=2", LOSS)
+def test_a_study_goes_on_alone_with_more_trials_and_else_a_repeated_command_changes_nothing(
+    tune, studies, rows
+):
+    tune("batch=256,512", RATES, "n_trials=1", LOSS)
+    first = [study.trials[0].params for study in studies()]
+    tune("batch=256", RATES, "n_trials=2", LOSS)
+    tune("batch=256", RATES, "n_trials=2", LOSS)
 
-    (study,) = studies()
-    assert [trial.number for trial in study.trials] == before == [0, 1]
+    found = studies()
+    assert [study.user_attrs["point"] for study in found] == [["batch=256"], ["batch=512"]]
+    assert [[trial.number for trial in study.trials] for study in found] == [[0, 1], [0]]
+    assert [study.trials[0].params for study in found] == first
     assert (rows().attempt == 1).all()
 
 
-def test_more_trials_go_on_in_the_same_study(tune, studies):
-    tune(RATES, "n_trials=1", LOSS)
-    (first,) = studies()[0].trials
-    tune(RATES, "n_trials=2", LOSS)
-
-    (study,) = studies()
-    assert [trial.number for trial in study.trials] == [0, 1]
-    assert study.trials[0].params == first.params
-
-
-def test_a_point_that_was_compared_with_others_goes_on_alone(tune, studies):
-    tune("batch=256,512", RATES, "n_trials=1", LOSS)
-    tune("batch=256", RATES, "n_trials=2", LOSS)
-
-    assert {s.user_attrs["point"][0]: len(s.trials) for s in studies()} == {
-        "batch=256": 2, "batch=512": 1,
-    }  # fmt: skip
-
-
 def test_a_run_in_the_ledger_gives_its_trial_a_result_and_is_not_trained_again(tune, studies, rows):
-    tune("base_lr=tag(tune, choice(0.1, 0.2))", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
-    again = ("hydra.sweeper.study_name=again", "hydra/sweeper/sampler=grid", "n_trials=2", LOSS)
+    tune(
+        "base_lr=tag(tune, choice(0.1, 0.2))",
+        "hydra/sweeper/sampler=quasi_random",
+        "n_trials=2",
+        LOSS,
+    )
+    again = (
+        "hydra.sweeper.study_name=again",
+        "hydra/sweeper/sampler=quasi_random",
+        "n_trials=2",
+        LOSS,
+    )
     tune("base_lr=tag(tune, choice(0.1, 0.2))", *again)
 
     named, first = sorted(studies(), key=lambda study: not study.study_name.startswith("again"))
