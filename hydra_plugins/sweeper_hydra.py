@@ -151,11 +151,11 @@ class GridSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the grid and exit with its code."""
-        from sweeper.commands.overrides import expand, merge_preset, plain_config
+        from sweeper.commands.overrides import command_settings, expand, merge_preset
         from sweeper.commands.sweep import run_sweep
 
         points = expand(self._context.config_loader, merge_preset(self._params, arguments))
-        sys.exit(run_sweep(points, plain_config(self._config), self._launch()))
+        sys.exit(run_sweep(points, command_settings(self._config), self._launch()))
 
 
 class OptunaSweeper(RunSweeper):
@@ -163,11 +163,11 @@ class OptunaSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Run the studies and exit with their code."""
-        from sweeper.commands.overrides import merge_preset, plain_config, to_plain_values
+        from sweeper.commands.overrides import command_settings, merge_preset, to_plain_values
         from sweeper.commands.tune import run_tuning
 
         overrides = merge_preset(self._params, arguments)
-        options = {**plain_config(self._config), **to_plain_values(self._settings)}
+        options = {**command_settings(self._config), **to_plain_values(self._settings)}
         loader = self._context.config_loader
         sys.exit(run_tuning(overrides, loader, options, self._launch()))
 
@@ -177,12 +177,17 @@ class SequentialSweeper(RunSweeper):
 
     def sweep(self, arguments: list[str]) -> None:
         """Answer the question and exit with the code of its runs."""
-        from sweeper.commands.overrides import expand, merge_preset, plain_config, to_plain_values
+        from sweeper.commands.overrides import (
+            command_settings,
+            expand,
+            merge_preset,
+            to_plain_values,
+        )
         from sweeper.commands.sequential import run_sequential
 
         overrides = merge_preset(self._params, arguments)
         points = expand(
             self._context.config_loader, [o for o in overrides if not o.startswith("question=")]
         )
-        options = {**plain_config(self._config), **to_plain_values(self._settings)}
+        options = {**command_settings(self._config), **to_plain_values(self._settings)}
         sys.exit(run_sequential(points, options, self._launch()))

@@ -65,6 +65,19 @@ def plain_config(config: DictConfig) -> Config:
         raise ValueError(msg) from error
 
 
+def command_settings(config: DictConfig) -> Config:
+    """What a command reads once for all its points, of a config that may lack what a grid gives.
+
+    ValueError if an interpolation fails.
+    """
+    names = (*_COMMAND_KEYS, "budget", "metric", "metric_mode", "order")
+    try:
+        return to_plain_values({name: config[name] for name in names})
+    except OmegaConfBaseException as error:
+        msg = f"every config value must be given; {explain_error(error)}"
+        raise ValueError(msg) from error
+
+
 def _check_no_facts(config: DictConfig) -> None:
     """ValueError for a key that the program finds out by itself."""
     for key in Facts.model_fields:

@@ -11,11 +11,13 @@ from sweeper import CONFIG_FOLDER
 from sweeper.commands import overrides, refusals
 from sweeper.commands.overrides import (
     CONFIG_NAME,
+    command_settings,
     parse,
     plain_config,
     preset_overrides,
     split_values,
 )
+from sweeper.upstream.hydras import compose_config
 
 
 def test_a_grid_is_the_product_of_its_axes_in_order(grid):
@@ -205,3 +207,12 @@ def test_an_argument_of_a_class_of_ones_own_is_added_by_a_plus(grid, word):
         grid(*PROJECT, word)
     hydras = Exception(f"Could not override '{word.partition('=')[0]}'.")
     assert re.search(sentence, refusals.explain_error(hydras, [*PROJECT, word]))
+
+
+def test_a_command_reads_its_settings_though_the_grid_gives_the_classes(loader):
+    """As `module._target_=a.B,a.C`, which Hydra leaves out of the config of the command."""
+    config = compose_config(loader, CONFIG_NAME, ["module=own", "data=own", "results=here"])
+
+    assert command_settings(config)["results"] == "here"
+    with pytest.raises(ValueError, match=r"module\._target_ must be given"):
+        plain_config(config)
