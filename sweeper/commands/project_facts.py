@@ -121,8 +121,9 @@ def _check_trusted(config: Config, classes: Iterable[str]) -> None:
     if lacking := sorted({*classes} - {*trusted}):
         msg = (
             "trusted_classes must name every class of the objects in a checkpoint, or no run could "
-            f"be resumed; got module._target_={config['module']['_target_']}, which saves "
-            f"{', '.join(lacking)}. If you trust whoever can write to the results folder, write "
+            f"be resumed; got module._target_={config['module']['_target_']}, which saves objects "
+            f"of {len(lacking)} more. If you trust whoever can "
+            "write to the results folder, write "
             f"'trusted_classes=[{','.join(sorted({*classes, *trusted}))}]'."
         )
         raise ValueError(msg)

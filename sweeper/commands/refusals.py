@@ -22,7 +22,7 @@ from sweeper.spec.sentences import did_you_mean, grid_values, printable
 #: Errors raised by Hydra and by users' config files.
 NOT_COMPOSED = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 #: The middle of a longer line, where the value is, is left out [characters].
-_LONGEST = 1000
+_LONGEST = 4000
 #: Beginnings of the plain ValueErrors that Hydra raises.
 _HYDRAS = ("Config group override must", "No config source", "Expecting one subcommand")
 
