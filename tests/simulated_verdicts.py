@@ -100,7 +100,8 @@ def _exponents(
             np.argmax([v.mean() for v in study[start : start + 4]]) == 3 for start in (0, 4)
         )
         drawn = None if at_edge else exponent_draws(optima)[1]
-        rows.append((np.nan, np.nan) if drawn is None else shares_outside(drawn, 0.0, 1.0))
+        sides = [shares_outside(d, 0.0, 1.0) for d in drawn or ()]  # of each fit: the worse counts
+        rows.append(tuple(map(max, zip(*sides, strict=True))) if sides else (np.nan, np.nan))
     p_for, p_against = np.array(rows).T
     return p_for, p_against
 

@@ -26,7 +26,7 @@ READERS_OWN = {
     "measured_in=RUN_ID": "needs lr_rule.measured_in, a run in results",
     "optimizer=OPTIMIZER": "optimizer must be one of",
     "myproj": "No module named 'myproj'",
-    "analysis tuning": "must hold studies of hydra/sweeper=optuna",
+    "analysis tuning": "results must",
     "hydra/sweeper=optuna": "hydra/sweeper=optuna",
 }
 

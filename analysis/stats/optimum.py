@@ -280,7 +280,7 @@ def exponent(optima: Optima) -> Estimate:
     if optima.is_rejected:
         return Estimate.from_draws(np.nan, None, optima.num_seeds, method, optima.note)
     value = _slopes(optima.batches, optima.best[None, :])[0]
-    notes = [optima.note]
+    notes: list[str] = []
     table = optima.table()
     is_flat = table["best"].isna()
     for words, there in (
@@ -292,6 +292,8 @@ def exponent(optima: Optima) -> Estimate:
             notes.append(f"{words} at batch {names}")
     drawn = None if optima.draws is None else _slopes(optima.batches, optima.draws)
     notes.append(optima.no_interval)
+    if np.isfinite(value):
+        notes.append(optima.note)
     found = Estimate.from_draws(value, drawn, optima.num_seeds, method, *notes)
     return found.widen([_slopes(optima.batches, cut) for cut in optima.draws_cut])
 
