@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from analysis.figures.sheet import Drawing, save
     from analysis.figures.target import best_reached, draw_steps_to_target
     from analysis.report.table import PaperTable, paper_table
-    from analysis.stats.batch_limits import breaking_batch, critical_batch, to_target
+    from analysis.stats.batch_limits import (
+        breaking_batch,
+        critical_batch,
+        doubling_batch,
+        to_target,
+    )
     from analysis.stats.contrasts import seeds_to_see
     from analysis.stats.laws import compare_rules, constant_rate, diffusion
     from analysis.stats.optimum import best_lrs, best_warmups, exponent
@@ -31,6 +36,7 @@ __all__ = [
     "ACCURACY", "AXES", "LOSS", "ComparableRuns", "Drawing", "Estimate", "Metric", "PaperTable",
     "UnreadFile", "best_lrs", "best_reached", "best_warmups", "breaking_batch", "columns",
     "compare", "compare_rules", "constant_rate", "critical_batch", "curve_points", "diffusion",
+    "doubling_batch",
     "draw_against_batch", "draw_against_warmup", "draw_best_rates", "draw_best_warmups",
     "draw_heat_map", "draw_lost_per_doubling", "draw_per_epoch", "draw_steps_to_target",
     "exponent", "group_comparable", "load_curves", "load_runs", "lost_per_doubling",
@@ -48,7 +54,7 @@ _LATER = {
     "analysis.figures.sheet": "Drawing save",
     "analysis.figures.target": "best_reached draw_steps_to_target",
     "analysis.report.table": "PaperTable paper_table",
-    "analysis.stats.batch_limits": "breaking_batch critical_batch to_target",
+    "analysis.stats.batch_limits": "breaking_batch critical_batch doubling_batch to_target",
     "analysis.stats.contrasts": "seeds_to_see",
     "analysis.stats.laws": "compare_rules constant_rate diffusion",
     "analysis.stats.optimum": "best_lrs best_warmups exponent",

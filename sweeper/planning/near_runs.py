@@ -7,7 +7,6 @@ those of commands without `incidental`, have ids that such settings are part of.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from sweeper.spec.identity import Words, run_id, with_spans, words
 from sweeper.spec.run_spec import RunSpec
@@ -47,18 +46,18 @@ def find_near_runs(
     if not new or not others:
         return NearRuns()
     incidental = new[0].config.incidental
-    found: dict[str, dict[str, Any]] = {}
+    by_id, finished = dict[str, str](), list[Words]()
     for old_id, row in ledger.rows(others, ["config_json", "micro_batch", "world_size"]).items():
         try:
-            config = {**json.loads(row["config_json"]), "incidental": incidental}
-            found[old_id] = with_spans(config, row["micro_batch"], row["world_size"])
-        except (ValueError, TypeError):  # no config of ours
+            stored = {**json.loads(row["config_json"]), "incidental": incidental}
+            config = with_spans(stored, row["micro_batch"], row["world_size"])
+            finished.append(words(config))
+            by_id[run_id(config)] = old_id
+        except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours
             continue
-    by_id = {run_id(config): old_id for old_id, config in found.items()}
     known = {spec.run_id: by_id[spec.run_id] for spec in new if spec.run_id in by_id}
     left = [spec for spec in new if spec.run_id not in known]
-    notes = _describe(left, [words(config) for config in found.values()]) if left else []
-    return NearRuns(known, notes)
+    return NearRuns(known, _describe(left, finished) if left and finished else [])
 
 
 def _describe(new: Sequence[RunSpec], finished: Sequence[Words]) -> list[str]:

@@ -98,6 +98,17 @@ def test_a_grid_says_in_which_settings_its_new_runs_are_not_finished_ones(projec
     assert [spec.config.seed for spec in to_train(named, ledger)] == [2]
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"module": 1, "data": {}}'])
+def test_a_finished_run_whose_config_is_not_understood_is_passed_over(
+    project, ledger, monkeypatch, text
+):
+    finish(project("+data.cache=/a"), ledger)
+    rows = {i: {"config_json": text, "micro_batch": 1, "world_size": 1} for i in ledger.ended()}
+    monkeypatch.setattr(type(ledger), "rows", lambda self, ids, columns: rows)
+
+    assert plan(project("+data.cache=/b"), ledger).notes == []
+
+
 def test_a_larger_grid_is_no_news(project, ledger):
     """Keys that are swept on purpose differ without a word."""
     finish(project(), ledger)
