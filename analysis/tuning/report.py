@@ -52,7 +52,10 @@ def describe_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -
         yield _format(f"Fewest steps to {goal} of any trial", reached[shown])
         try:
             critical = critical_batch(reached, rng).critical_batch
-            yield f"Critical batch from tuned steps: {_format_estimate(critical)}."
+            if np.isfinite(critical.value):
+                yield f"Critical batch from tuned steps: {_format_estimate(critical)}."
+            else:
+                yield f"No critical batch from tuned steps: {critical.note}."
         except ValueError as error:
             yield f"No critical batch: {error}"
 
