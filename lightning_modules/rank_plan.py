@@ -33,13 +33,34 @@ class RankPlan:
         """Optimizer steps of a 0-based epoch [steps]."""
         return self._spec.steps_at(epoch)
 
+    def is_evaluated(self, epoch: int, step: int) -> bool:
+        """Whether the run is evaluated after this many steps of a 0-based epoch."""
+        return self._spec.evaluations.is_at(epoch, step)
+
+    def is_saved(self, epoch: int, step: int) -> bool:
+        """Whether the run is saved after this many steps of a 0-based epoch."""
+        return self._spec.checkpoints.is_at(epoch, step)
+
+    def evaluations_after(self, epoch: int, step: int) -> int:
+        """Evaluations to come after this many steps of a 0-based epoch."""
+        return self._spec.evaluations.count_after(epoch, step)
+
     def micro_batches(self, epoch: int) -> range:
         """Indices in a step's order of this rank's micro-batches, by `micro_batch_indices`."""
         return self._indices(self.split(epoch), self.bn_span)[self.rank]
 
-    def examples_before(self, epoch: int) -> int:
-        """Examples trained on before a 0-based epoch, as far as growths are known [examples]."""
-        return self._spec.batch_plan.examples_before(epoch)
+    def examples(self, epoch: int, step: int = 0) -> int:
+        """Examples trained on before a 0-based epoch and in its first steps [examples]."""
+        plan = self._spec.batch_plan
+        return plan.examples_before(epoch) + step * plan.split_at(epoch).global_batch
+
+    def position(self, steps: int) -> float:
+        """Position in training after this many optimizer steps of the run [epochs]."""
+        return self._spec.batch_plan.position(steps)
+
+    def epochs_completed(self, epoch: int, step: int) -> int:
+        """Whole epochs up to this many steps of a 0-based epoch [epochs]."""
+        return epoch + (step == self._spec.batch_plan.whole_steps_at(epoch))
 
     def first_example(self, epoch: int, micro_step: int) -> int:
         """The place in the order of a 0-based epoch where a 0-based micro-step of it begins."""

@@ -21,7 +21,6 @@ _MODULE_METHODS = (
     "double",
     "log",
     "on_save_checkpoint",
-    "on_train_batch_end",
     "on_train_epoch_end",
     "on_train_start",
     "setup",

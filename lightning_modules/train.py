@@ -14,31 +14,33 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.batch_growth import build_growth
 from lightning_modules.callbacks.checkpoint import (
     LaunchersSigterm,
     RunCheckpoint,
     Stopped,
     StopRequest,
 )
+from lightning_modules.callbacks.concurrent_adversary import ConAdv
 from lightning_modules.callbacks.curve import Clock, Curve, StepReport
 from lightning_modules.callbacks.distance import DistanceFromStart
 from lightning_modules.callbacks.divergence import Divergence, find_divergence
 from lightning_modules.callbacks.epoch_means import Evaluation, TrainingMetrics
+from lightning_modules.callbacks.evaluated_weights import EvaluatedWeights
 from lightning_modules.callbacks.follow_plan import FollowPlan
+from lightning_modules.callbacks.gradient_delay import GradientDelay
 from lightning_modules.callbacks.learning_rate import learning_rate
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.logged_metrics import LoggedValues
 from lightning_modules.callbacks.loggers import Mirror
 from lightning_modules.callbacks.loss_items import LossItems
-from lightning_modules.callbacks.measured_noise import GradientNoise
+from lightning_modules.callbacks.measured_noise import GradientNoise, build_growth
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
 from lightning_modules.callbacks.own_schedulers import OwnSchedulers
+from lightning_modules.callbacks.part_means import PartMeans
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import SAM
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
-from lightning_modules.data.batches import Data
 from lightning_modules.data.loaders import run_loaders
 from lightning_modules.data.randomness import seed_everything
 from lightning_modules.gradients.ddp_hooks import DDP_SETTINGS, build_exchange
@@ -47,13 +49,13 @@ from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.sync_group import sync_group
-from lightning_modules.modules.classifier import Classifier, zero_last_norms
-from lightning_modules.modules.own_logger import OwnLogger
-from lightning_modules.modules.own_project import (
-    build_data,
-    build_module,
+from lightning_modules.modules.classifier import Classifier, build_classifier
+from lightning_modules.modules.own_components import (
     instantiate_component,
+    show_output_folder,
 )
+from lightning_modules.modules.own_logger import OwnLogger
+from lightning_modules.modules.own_project import build_data, build_module
 from lightning_modules.modules.run_trainer import PlainCounts, RunTrainer
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.device import peak_memory_gib
@@ -62,10 +64,9 @@ from lightning_modules.process.world import check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import call_once_layers_exist, run_class
 from sweeper.spec import config as settings
-from sweeper.spec.noise import noise_span
+from sweeper.spec.method_checks import noise_span
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.sentences import several
 from sweeper.store.step_progress import StepProgress
 
 
@@ -76,8 +77,9 @@ class RankContext:
     Attributes:
         rank: this process among the ranks of the run.
         folder: for Lightning's files; only for this attempt (Lightning#12369).
-        checkpoint: the run's, replaced after each epoch and at a graceful stop; resumed from.
-        on_epoch: called with the curve's new rows after each epoch, and the old rows at a resume.
+        checkpoint: the run's, replaced as it trains and at a graceful stop; resumed from.
+        on_epoch: called with the curve's new rows after each evaluation or epoch, and the old rows
+            at a resume.
         on_steps: called with the run's progress every few seconds; None for no reports.
         stop_requested: whether the run is to be saved after the step it is in, and stopped.
         fit: called with Trainer, module and loaders before the Trainer's own fit; may raise.
@@ -101,6 +103,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     started = time.perf_counter()
     if spec.config.reproducible:
         use_deterministic_algorithms()
+    show_output_folder(context.folder / "files")
     seed_everything(spec.config.seed)
     data = build_data(spec.config.data, spec.config.module.target, spec.config.batch)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
@@ -130,9 +133,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     except Exception as error:  # noqa: BLE001  others are raised again
         outcome, reason = Outcome.DIVERGED, str(find_divergence(error))
     else:
-        trained = several(done := len(callbacks.curve.rows), "epoch")
-        early = f" of {spec.epochs}: stopped early" * (done < spec.epochs)
-        outcome, reason = Outcome.FINISHED, f"trained {trained}{early}"
+        outcome, reason = Outcome.FINISHED, _describe_length(spec, plan, callbacks.curve.steps)
     callbacks.curve.report()  # a run resumed after its last epoch has not reported its curve yet
     callbacks.mirror.close(outcome)
     device = module.device
@@ -152,12 +153,31 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     }
 
 
+def _describe_length(spec: RunSpec, plan: RankPlan, steps: int) -> str:
+    """How long a run has trained, and whether it was stopped early."""
+    if spec.config.epochs is None:
+        early = f" of {spec.total_steps:,}: stopped early" * (steps < spec.total_steps)
+        return f"trained {steps:,} steps{early}"
+    done = plan.position(steps)
+    early = f" of {spec.epochs}: stopped early" * (done < spec.epochs)
+    return f"trained {done:g} epoch{'s' * (done != 1)}{early}"
+
+
 def _build_module(
     spec: RunSpec, data: Any, plan: RankPlan, position: StepPosition
 ) -> pl.LightningModule:
     """The user's module or our classifier, with the run's BatchNorm spans, masks and optimizer."""
     config, is_own, has_spans = spec.config, spec.config.has_own_module, spec.has_spans
-    module = build_module(config.module) if is_own else _build_classifier(config, data)
+    if is_own:
+        module = build_module(config.module)
+    else:
+        assert config.model is not None, "checked by the spec"
+        module = build_classifier(
+            config.model,
+            data,
+            label_smoothing=config.label_smoothing,
+            zero_init_last_norm=config.zero_init_last_norm,
+        )
     together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank) if has_spans else None
 
     def prepare() -> None:
@@ -203,17 +223,6 @@ def parameter_groups(model: nn.Module, *, exempt_norm_and_bias: bool) -> list[di
     return [group for group in groups if group["params"]]
 
 
-def _build_classifier(config: settings.RunConfig, data: Data) -> Classifier:
-    """Our classifier of the data; images have channels-last format, for speed."""
-    assert config.model is not None, "checked by the spec"
-    model = config.model.build(data.input_shape, data.num_classes)
-    if config.zero_init_last_norm:
-        zero_last_norms(model)
-    if len(data.input_shape) == 3:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Classifier(model, label_smoothing=config.label_smoothing)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Callbacks:
     """The callbacks of a run, and those of them that make its record."""
@@ -238,17 +247,21 @@ def _build_callbacks(
     items = LossItems(config.loss_items, plan) if config.loss_items else None
     metrics = TrainingMetrics(names, items)
     clock, contract, distance = Clock(), BatchContract(plan), DistanceFromStart()
-    local = sam = None
+    local = perturb = None
     if isinstance(hook := config.comm_hook, settings.PostLocalSGD):
         start_step = hook.start_epoch * spec.steps_per_epoch
         local = PostLocalSGD(local_steps=hook.local_steps, start_step=start_step)
     if isinstance(config.perturbation, settings.SAM):
-        sam = SAM(rho=config.perturbation.rho)
+        perturb = SAM(rho=config.perturbation.rho)
+    elif isinstance(adversary := config.perturbation, settings.ConAdv):
+        perturb = ConAdv(radius=adversary.radius, stale_steps=adversary.stale_steps)
+    delay = config.gradient_delay
     ordered = OrderedSum(plan, position) if config.reproducible else None
-    average = None if config.ema_decay is None else WeightAverage(decay=config.ema_decay)
+    decay = spec.settings["ema_decay"]
+    average = None if decay is None else WeightAverage(decay=decay)
     noise = None if (span := noise_span(config)) is None else GradientNoise(plan, span=span)
-    evaluation = Evaluation(names, average=average)
-    measured = [c for c in (metrics, evaluation, distance, noise) if c is not None]
+    evaluation = Evaluation(plan.is_evaluated, names, average=average)
+    measured = [c for c in (metrics, evaluation, distance, noise, average) if c is not None]
     logged = LoggedValues(plan, config.metric, measured)
     mirror = Mirror(spec, context.folder, rank=context.rank)
     listeners = [context.on_epoch, mirror.log_rows] if context.rank == 0 else []
@@ -261,7 +274,7 @@ def _build_callbacks(
         logged,  # merged over ranks before anything reads it
         FollowPlan(plan, position),
         items,  # before anything reads a loss
-        sam,  # runs a pass over the micro-batch, so its position must be known
+        perturb,  # runs a pass over the micro-batch, so its position must be known
         local or ordered or build_exchange(config.comm_hook),
         metrics,  # as measured by SAM
         noise,  # of the gradients before they are weighted
@@ -272,11 +285,13 @@ def _build_callbacks(
             local=local,
             noise=noise,
         ),
-        WeighGradients() if config.optimizer.gradient_span is not None else None,
+        _build_part_means(config.optimizer),
+        GradientDelay(delay=delay) if delay else None,  # after all that reads the gradient
         learning_rate(spec, plan, noise),  # may depend on the noise of the step
         build_growth(spec, plan, noise),  # may depend on the noise of the epoch
         average,  # of the weights after the step
         RunningStatistics(plan, position),  # merged before they are evaluated
+        EvaluatedWeights(plan.is_evaluated, averages=average is not None),
         evaluation,
         distance,
         *users,
@@ -290,7 +305,10 @@ def _build_callbacks(
             attempt=context.folder.name,
             plan=plan,
             contract=contract,
-            stop=StopRequest(context.stop_requested, rank=context.rank),
+            stop=StopRequest(
+                context.stop_requested, rank=context.rank, save_every_s=spec.checkpoint_every_s
+            ),
+            clock=clock,
             can_stop=lambda: local is None or local.is_agreed,
             on_epoch=curve.report,
         ),
@@ -305,14 +323,18 @@ def _build_callbacks(
     )
 
 
+def _build_part_means(optimizer: settings.Optimizer) -> PartMeans | None:
+    if optimizer.gradient_span is None:
+        return None
+    return WeighGradients() if optimizer.weighs_gradients else PartMeans()
+
+
 def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> RunTrainer:
     config = spec.config
     own: dict[str, Any] = {"gradient_clip_val": config.gradient_clip}
     reproducible, ranks = bool(config.reproducible), spec.split.world_size
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
     ddp = DDP_SETTINGS if isinstance(config.comm_hook, settings.PowerSGD) else {}
-    own_model = config.model and not settings.is_ours(config.model.target)
-    is_users = config.has_own_module or bool(own_model)
     parts = spec.split.accumulation_steps * ranks
     steps_per_epoch, steps = spec.steps_per_epoch, spec.total_steps
     counts = PlainCounts(parts=parts, steps_per_epoch=steps_per_epoch, steps=steps)
@@ -324,13 +346,16 @@ def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback
         num_nodes=config.num_nodes,
         strategy=RunStrategy(
             exchanges=exchanges,
-            is_users=is_users,
+            is_users=config.has_own_code,
             trusted=config.trusted_classes or (),
+            mappings=spec.mappings,
             **ddp,
         ),
         plugins=[LightningEnvironment()],  # the launcher made the ranks, whatever SLURM exports
         accumulate_grad_batches=spec.split.accumulation_steps,
         max_epochs=spec.most_epochs,
+        # Not a position: EarlyStopping acts after each validation if this is not 1.
+        val_check_interval=1.0 if config.evaluate_every is None else 0.5,
         precision=config.precision,
         default_root_dir=context.folder,
         callbacks=callbacks,

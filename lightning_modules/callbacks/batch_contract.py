@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule, Trainer
 
-from lightning_modules.callbacks.steps import AfterSteps, ends_step
+from lightning_modules.callbacks.steps import AroundEvaluation, ends_step
 from lightning_modules.data.batch_counts import count_examples
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.world import all_reduce, gather_states, own_state
@@ -18,21 +18,18 @@ class BatchContractBroken(Exception):
     """An optimizer step did not train on exactly the requested global batch."""
 
 
-class BatchContract(AfterSteps):
+class BatchContract(AroundEvaluation):
     """Counts the examples of each step on all ranks, and fails a run that departs from its plan.
 
-    Each rank counts on its own; the counts are summed over ranks once per epoch.
-
-    Attributes:
-        realised_batch_min: smallest number of examples in a step, over all ranks.
-        realised_batch_max: largest number of examples in a step, over all ranks.
+    Each rank counts on its own; the counts are summed over ranks at each evaluation and at the end
+    of each epoch.
     """
 
     def __init__(self, plan: RankPlan) -> None:
         self._plan = plan
         self._examples = self._taken = 0
         self._examples_of_steps: list[int] = []
-        self.realised_batch_min: int | None = None
+        self.realised_batch_min: int | None = None  # examples of a step, over all ranks
         self.realised_batch_max: int | None = None
 
     @property
@@ -43,8 +40,7 @@ class BatchContract(AfterSteps):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse callbacks that would change the batch, also those from `configure_callbacks`.
 
-        Raises:
-            ValueError: names what to use instead.
+        ValueError names what to use instead.
         """
         for callback in trainer.callbacks:  # pyright: ignore[reportAttributeAccessIssue]
             kinds = [kind.__name__ for kind in type(callback).__mro__]
@@ -56,9 +52,8 @@ class BatchContract(AfterSteps):
     ) -> None:
         """Count the examples of the micro-batch.
 
-        Raises:
-            BatchContractBroken: if it had no loss, or its batch was not followed by one optimizer
-                step through Lightning.
+        BatchContractBroken if it had no loss, or its batch was not followed by one optimizer step
+        through Lightning.
         """
         if pl_module.automatic_optimization and not outputs:  # Lightning skips it and goes on
             msg = (
@@ -69,50 +64,60 @@ class BatchContract(AfterSteps):
             )
             raise BatchContractBroken(msg)
         micro_batch = self._plan.split(trainer.current_epoch).micro_batch
-        self._examples += count_examples(batch, micro_batch)
+        num = count_examples(batch, micro_batch)
+        if self.realised_batch_max is None and not self.steps and not self._examples:
+            self._check_first(num, micro_batch)
+        self._examples += num
         if ends_step(trainer, batch_idx):
             self._examples_of_steps.append(self._examples)
             self._examples = 0
             self._check_step(trainer, pl_module)
+
+    def _check_first(self, num: int, micro_batch: int) -> None:
+        if num != micro_batch:
+            msg = (
+                f"every micro-batch must show its {micro_batch} examples; the first shows {num}. "
+                "Either the collate function makes or drops some, or no entry has the examples "
+                "first, as where time is first: then add one, such as their lengths."
+            )
+            raise BatchContractBroken(msg)
 
     def _check_step(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not isinstance(trainer.strategy, RunStrategy):
             return
         taken = trainer.strategy.num_steps - self._taken
         self._taken += taken
+        batch = f"batch {self.steps} of epoch {trainer.current_epoch + 1}"
         if taken and trainer.strategy.num_bare_steps:
             msg = (
                 "every optimizer must be stepped through Lightning, or its rate is not the run's; "
-                f"batch {self.steps} of epoch {trainer.current_epoch + 1} had a step that "
-                "was not. Step what self.optimizers() gives, without use_pl_optimizer=False."
+                f"{batch} had a step that was not. Step what self.optimizers() gives, without "
+                "use_pl_optimizer=False."
             )
             raise BatchContractBroken(msg)
-        if taken == 1 or (taken and not pl_module.automatic_optimization):
-            return
-        msg = (
-            "every batch must be followed by its optimizer step, which Lightning takes; batch "
-            f"{self.steps} of epoch {trainer.current_epoch + 1} had {taken} steps. Have "
-            "optimizer_step or training_step step the optimizer that it is given, or that "
-            "self.optimizers() gives, at every batch."
-        )
-        raise BatchContractBroken(msg)
+        if taken != 1 and (not taken or pl_module.automatic_optimization):
+            msg = (
+                "every batch must be followed by its optimizer step, which Lightning takes; "
+                f"{batch} had {taken} steps. Have optimizer_step or training_step step the "
+                "optimizer that it is given, or that self.optimizers() gives, at every batch."
+            )
+            raise BatchContractBroken(msg)
 
     def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Compare the examples of every step, summed over ranks, with the global batch.
+        """Compare the examples of the epoch's steps, summed over ranks, with the global batch.
 
-        Raises:
-            BatchContractBroken: if they differ.
+        BatchContractBroken if they differ, or the epoch ends too early.
         """
         if isinstance(trainer.strategy, RunStrategy):
             trainer.strategy.check_exchanged()
         counted = all_reduce(torch.tensor(self._examples_of_steps, device=pl_module.device))
-        self._examples_of_steps = []
         smallest, largest = (int(f(counted)) if len(counted) else 0 for f in (torch.min, torch.max))
         self.realised_batch_min = min(smallest, self.realised_batch_min or smallest)
         self.realised_batch_max = max(largest, self.realised_batch_max or largest)
         epoch = trainer.current_epoch
         steps, asked = self._plan.steps(epoch), self._plan.split(epoch).global_batch
-        if len(counted) != steps or not smallest == largest == asked:
+        is_due = len(counted) == steps or self._plan.is_evaluated(epoch, len(counted))
+        if not (is_due and smallest == largest == asked):
             msg = (
                 f"every epoch must have {several(steps, 'optimizer step')} of {asked} examples; "
                 f"epoch {epoch + 1} had {several(len(counted), 'step')} of {smallest} to "
@@ -121,6 +126,11 @@ class BatchContract(AfterSteps):
                 "lengths."
             )
             raise BatchContractBroken(msg)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check the epoch, unless that was done, and count the next."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._examples_of_steps = []
 
     def state_dict(self) -> dict[str, Any]:
         """The range so far and, within an epoch, every rank's counts."""

@@ -1,5 +1,6 @@
-"""Checkpoint and graceful stop: a run is saved after each epoch, or saved and stopped at a step."""
+"""Checkpoint and graceful stop: a run is saved where its plan says, or saved and stopped."""
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -12,7 +13,8 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback, Checkpoint
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.steps import ends_step
+from lightning_modules.callbacks.curve import Clock
+from lightning_modules.callbacks.steps import ends_step, is_in_epoch
 from lightning_modules.modules.classifier import Classifier
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.saved_classes import drop_hyperparameters
@@ -21,7 +23,7 @@ from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.store.publish import flush_to_disk, name_path_in_errors
 from sweeper.store.seal import seal
-from sweeper.upstream.lightnings import stop_broadcasting_sigterm
+from sweeper.upstream.lightnings import call_after_micro_batch, stop_broadcasting_sigterm
 
 _SECONDS_BETWEEN_POLLS = 1.0
 
@@ -31,19 +33,30 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """Whether to stop: polled by rank 0 about once a second, with the same answer on all ranks.
+    """Whether to stop or save: asked about once a second, with the same answer on all ranks.
 
     Ranks do not reach a step at the same time, so rank 0 also broadcasts after how many steps they
     poll again; in between nothing is sent.
 
     Args:
         is_requested: whether the run is to stop; only rank 0 asks.
+        save_every_s: time between saves, on the clock of rank 0 [seconds].
+
+    Attributes:
+        is_save_due: whether the run is to be saved now.
     """
 
-    def __init__(self, is_requested: Callable[[], bool], *, rank: int) -> None:
-        self._is_requested, self._rank = is_requested, rank
+    def __init__(
+        self, is_requested: Callable[[], bool], *, rank: int, save_every_s: float = math.inf
+    ) -> None:
+        self._is_requested, self._rank, self._save_every_s = is_requested, rank, save_every_s
         self._steps_between = self._steps_left = 1
-        self._polled_at = time.perf_counter()
+        self._polled_at = self._saved_at = time.perf_counter()
+        self.is_save_due = False
+
+    def note_saved(self) -> None:
+        """Wait for the whole time again."""
+        self._saved_at, self.is_save_due = time.perf_counter(), False
 
     def is_due(self, device: torch.device) -> bool:
         """Whether to stop after this step; all ranks call it after each step."""
@@ -58,26 +71,31 @@ class StopRequest:
             steps = max(1, self._steps_between - self._steps_left)
             step_s = max(now - self._polled_at, 1e-9) / steps
             self._polled_at = now
+            self.is_save_due = now - self._saved_at >= self._save_every_s
             # as many as fill the interval, but at most twice the last number
             wanted = min(2 * self._steps_between, round(_SECONDS_BETWEEN_POLLS / step_s))
             self._steps_between = max(1, wanted)
         if num_ranks() > 1:
-            answer = torch.tensor([is_requested, self._steps_between], device=device)
+            asked = [is_requested, self.is_save_due, self._steps_between]
+            answer = torch.tensor(asked, device=device)
             dist.broadcast(answer, src=0)
-            is_requested, self._steps_between = bool(answer[0]), int(answer[1])
+            is_requested, self.is_save_due = bool(answer[0]), bool(answer[1])
+            self._steps_between = int(answer[2])
         self._steps_left = self._steps_between
         return is_requested
 
 
 class RunCheckpoint(Checkpoint):
-    """Replaces the run's checkpoint after each epoch, and on a stop request after a step.
+    """Replaces the run's checkpoint where the plan or the clock says, and on a stop request.
 
-    At the end of an epoch, Lightning calls `Checkpoint` callbacks after all others and the module.
+    Within an epoch it is saved after a step and its evaluation. At the end of an epoch, Lightning
+    calls `Checkpoint` callbacks after all others and the module.
 
     Args:
         attempt: name of the attempt, part of the name of the temporary file.
+        clock: leaves out the time of saving within an epoch.
         can_stop: whether all ranks have the same weights after the last step.
-        on_epoch: called when an epoch is in the checkpoint, and when training starts.
+        on_epoch: called when an epoch is over and saved, if it is to be, and when training starts.
     """
 
     def __init__(
@@ -88,13 +106,14 @@ class RunCheckpoint(Checkpoint):
         plan: RankPlan,
         contract: BatchContract,
         stop: StopRequest,
+        clock: Clock,
         can_stop: Callable[[], bool],
         on_epoch: Callable[[], None],
     ) -> None:
         self._path, self._partial = path, path.with_suffix(f".{attempt}.tmp")
         self._plan, self._contract = plan, contract
-        self._stop, self._can_stop, self._on_epoch = stop, can_stop, on_epoch
-        self._is_over = self._is_saving = False
+        self._stop, self._clock, self._can_stop, self._on_epoch = stop, clock, can_stop, on_epoch
+        self._is_over = self._is_saving = self._is_due = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the epochs of a resumed run; train no more if it had already ended early."""
@@ -102,18 +121,23 @@ class RunCheckpoint(Checkpoint):
         self._on_epoch()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Act after the module's own hooks at the end of a batch and when a checkpoint is made."""
+        """Act after each step, and after the module's own hook when a checkpoint is made."""
 
-        def stop_if_due(own: Callable[..., None], outputs: Any, batch: Any, batch_idx: int) -> None:
-            """Save and stop inside the epoch if that is requested; raises `Stopped`."""
-            own(outputs, batch, batch_idx)
-            if not ends_step(trainer, batch_idx):
+        def save_or_stop() -> None:
+            """Save, or save and stop, inside the epoch if that is due; raises `Stopped`."""
+            if not (ends_step(trainer, trainer.fit_loop.batch_idx) and is_in_epoch(trainer)):
                 return
             epoch, step = trainer.current_epoch, self._contract.steps
-            steps = self._plan.steps(epoch)
-            if step < steps and self._can_stop() and self._stop.is_due(pl_module.device):
+            self._is_due |= self._plan.is_saved(epoch, step)
+            if not self._can_stop():
+                return
+            is_stop = self._stop.is_due(pl_module.device)
+            if is_stop or self._is_due or self._stop.is_save_due:
+                began_at = time.perf_counter()
                 self._save(trainer)
-                msg = f"after {step} of {steps} steps of epoch {epoch + 1}"
+                self._clock.leave_out(time.perf_counter() - began_at)
+            if is_stop:
+                msg = f"after {step} of {self._plan.steps(epoch)} steps of epoch {epoch + 1}"
                 raise Stopped(msg)
 
         def name_weights(own: Callable[..., None], checkpoint: dict[str, Any]) -> None:
@@ -133,23 +157,27 @@ class RunCheckpoint(Checkpoint):
                 k.removeprefix(prefix): v for k, v in evaluated.items()
             }
 
-        run_class(pl_module).wrap("on_train_batch_end", stop_if_due)
+        call_after_micro_batch(trainer, save_or_stop)
         run_class(pl_module).wrap("on_save_checkpoint", name_weights)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save, and stop if that is requested before the run's end.
+        """Save if that is due, and stop if that is requested before the run's end.
 
-        Raises:
-            Stopped: when the run is saved.
+        Raises `Stopped` when the run is saved.
         """
         if self._plan.has_own_module and isinstance(trainer.strategy, RunStrategy):
             trainer.strategy.check_agreement()  # after the last callback's turn in the epoch
         self._is_over = trainer.should_stop  # Lightning does not save what a callback set
-        self._save(trainer)
-        self._on_epoch()
-        epochs = trainer.current_epoch + 1
+        epoch, epochs = trainer.current_epoch, trainer.current_epoch + 1
         is_last = trainer.should_stop or epochs == trainer.max_epochs
-        if not is_last and self._stop.poll(pl_module.device):
+        is_due = is_last or self._is_due or self._plan.is_saved(epoch, self._plan.steps(epoch))
+        if is_due:
+            self._save(trainer)
+        self._on_epoch()
+        is_stop = not is_last and self._stop.poll(pl_module.device)
+        if not is_due and (is_stop or self._stop.is_save_due):
+            self._save(trainer)
+        if is_stop:
             msg = f"after epoch {epochs}"
             raise Stopped(msg)
 
@@ -158,11 +186,7 @@ class RunCheckpoint(Checkpoint):
         return {"is_over": self._is_over, "run_id": self._path.parent.name}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned.
-
-        Raises:
-            ValueError: if the checkpoint is of another run.
-        """
+        """Restore what `state_dict` returned; ValueError if the checkpoint is of another run."""
         own = self._path.parent.name
         if (made_by := state_dict.get("run_id", own)) != own:
             msg = f"{self._path} must belong to run {own}; it belongs to {made_by}. Remove it."
@@ -179,7 +203,8 @@ class RunCheckpoint(Checkpoint):
                 seal(self._partial)
                 flush_to_disk(self._partial)
                 self._partial.replace(self._path)
-        self._is_saving = False
+        self._is_saving = self._is_due = False
+        self._stop.note_saved()
 
 
 class LaunchersSigterm(Callback):

@@ -1,4 +1,4 @@
-"""The curve: a row per epoch, with learning rates and time spent; and reports of progress."""
+"""The curve: a row per evaluation, with learning rates and time spent; and reports of progress."""
 
 import hashlib
 import math
@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback, Checkpoint
+from pytorch_lightning.callbacks import Checkpoint
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.steps import AfterSteps, current_lrs, ends_step
+from lightning_modules.callbacks.steps import AroundEvaluation, current_lrs, ends_step, is_in_epoch
 from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.noise import NOISE_COLUMNS
+from sweeper.store.row import setting_columns
 from sweeper.store.step_progress import StepProgress
+from sweeper.upstream.lightnings import is_validated
 
 _REPORT_EVERY_S = 2.0
 _REPORTING_SHARE = 0.02  # at most this fraction of the time, however slow the file system is
@@ -22,27 +25,22 @@ _REPORTS_IN_RATE = 16
 
 
 class Measured(Protocol):
-    """A callback that measures something in each epoch, and runs before the curve."""
+    """A callback that measures something for each evaluation, and runs before the curve."""
 
     columns: dict[str, float | None]
 
 
-class Clock(AfterSteps):
-    """How long the run has trained, over all its attempts; validation is left out of `train_s`.
-
-    Attributes:
-        train_s: time spent training [seconds].
-        elapsed_s: training and validation, up to the last epoch's end [seconds].
-        began_at: when this attempt began to train, on the clock of its process [seconds].
-    """
+class Clock(AroundEvaluation):
+    """How long the run has trained, over all its attempts [seconds]."""
 
     def __init__(self) -> None:
-        self.train_s = self.elapsed_s = 0.0
-        self._started = self.began_at = time.perf_counter()
+        self.train_s = 0.0  # without validation
+        self.elapsed_s = 0.0  # with validation, up to the last evaluation or end of an epoch
+        self._started = self.began_at = time.perf_counter()  # on the clock of this process
         self._seconds_before = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock, at the seconds already spent in a resumed epoch."""
+        """Start the clock, at the seconds already spent since the last lap."""
         self.began_at = time.perf_counter()
         self._started = self.began_at - self._seconds_before
 
@@ -54,17 +52,21 @@ class Clock(AfterSteps):
         """Add the training time; this callback runs first, so validation is not in it."""
         self.train_s += self._seconds
 
-    def end_epoch(self) -> None:
-        """Add the time of the whole epoch, with validation."""
+    def end_lap(self) -> None:
+        """Add the time since the last lap, with validation."""
         self.elapsed_s += self._seconds
         self._started = time.perf_counter()
+
+    def leave_out(self, seconds: float) -> None:
+        """Count neither as training nor as elapsed what was just done."""
+        self._started += seconds
 
     @property
     def _seconds(self) -> float:
         return time.perf_counter() - self._started
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums so far, and the seconds of an unfinished epoch."""
+        """The sums so far, and the seconds since the last lap."""
         return {"train_s": self.train_s, "elapsed_s": self.elapsed_s, "epoch_s": self._seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -73,20 +75,14 @@ class Clock(AfterSteps):
         self._seconds_before = state_dict["epoch_s"]
 
 
-class Curve(Checkpoint):
-    """Collects what other callbacks measured into a row for each epoch.
+class Curve(AroundEvaluation, Checkpoint):
+    """Collects what other callbacks measured into a row for each evaluation.
 
     A `Checkpoint`, so that it runs after the module, which may log at the end of an epoch.
 
     Args:
         measured: callbacks that run before the curve; their columns go into the row.
-        listeners: each is called with new rows by `report`.
-
-    Attributes:
-        rows: a mapping per completed epoch, with the columns of the curves table; plain values.
-        steps: optimizer steps taken [steps].
-        last_lr: learning rate that the last step actually used.
-        lr_series_hash: chain hash of the realised learning rates, a link per step.
+        listeners: each is called with new rows after an evaluation within an epoch, or by `report`.
     """
 
     def __init__(
@@ -98,10 +94,10 @@ class Curve(Checkpoint):
     ) -> None:
         self._plan, self._clock, self._measured = plan, clock, measured
         self._listeners, self._reported = listeners, 0
-        self.rows: list[dict[str, Any]] = []
-        self.steps = 0
-        self.last_lr = math.nan
-        self.lr_series_hash = ""
+        self.rows: list[dict[str, Any]] = []  # of evaluations, as in the curves table
+        self.steps = 0  # of the optimizer, so far
+        self.last_lr = math.nan  # that the last step actually used
+        self.lr_series_hash = ""  # chain hash of the realised learning rates, a link per step
         self._peaks = [0.0, 0.0]  # highest of the module's own rates, before and after the factor
 
     def on_train_batch_end(
@@ -120,23 +116,30 @@ class Curve(Checkpoint):
             self.steps += 1
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add the epoch's row."""
-        epoch = trainer.current_epoch
-        batch = self._plan.split(epoch).global_batch
-        seen = self.rows[-1]["examples_seen"] if self.rows else 0
-        self._clock.end_epoch()
+        """Add a row, if the end of the epoch is evaluated; it is reported once it is saved."""
+        self._clock.end_lap()
+        super().on_train_epoch_end(trainer, pl_module)
+
+    def on_evaluated(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add the evaluation's row."""
+        epoch, plan = trainer.current_epoch, self._plan
+        steps = (trainer.fit_loop.batch_idx + 1) // plan.split(epoch).accumulation_steps
+        self._clock.end_lap()
         row = {
-            "epoch": epoch + 1,
+            "epoch": plan.epochs_completed(epoch, steps),
             "step": self.steps,
-            "realised_batch": batch,
-            "examples_seen": seen + self._plan.steps(epoch) * batch,
+            "realised_batch": plan.split(epoch).global_batch,
+            "examples_seen": plan.examples(epoch, steps),
             "lr": self.last_lr,
-            "noise_scale": None,
+            **setting_columns(trainer.optimizers[0].param_groups[0] if trainer.optimizers else {}),
+            **dict.fromkeys(NOISE_COLUMNS),
             "elapsed_s": self._clock.elapsed_s,
         }
         for callback in self._measured:
             row |= callback.columns
         self.rows.append(row)
+        if is_in_epoch(trainer):
+            self.report()
 
     def report(self) -> None:
         """Pass each row on to the listeners that this process has not passed on yet."""
@@ -162,7 +165,7 @@ class Curve(Checkpoint):
         self._peaks = [state_dict["base_lr"], state_dict["peak_lr"]]
 
 
-class StepReport(Callback):
+class StepReport(AroundEvaluation):
     """Reports the progress within an epoch every few seconds.
 
     It only reads the clock of this process, and waits neither for the device nor for other ranks.
@@ -187,20 +190,29 @@ class StepReport(Callback):
         # Of this attempt, without its first step, which takes longer than the others.
         self._train_s, self._examples = 0.0, 0
         self._recent: deque[tuple[float, int]] = deque(maxlen=_REPORTS_IN_RATE)
-        self._between_s: list[float] = []  # from an epoch's last step to the next epoch
+        self._between_s: list[float] = []  # from the last step before an evaluation to the next
+        self._is_evaluated = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Note where this attempt starts, which may be midway through an epoch."""
-        epoch = trainer.current_epoch
-        self._resumed_at = epoch + self._contract.steps / self._plan.steps(epoch)
+        before = self._plan.step(trainer.current_epoch, 0) + self._contract.steps
+        self._resumed_at = self._plan.position(before)
         self._last_step_at = time.perf_counter()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep the validation before this epoch out of the training time."""
+        """Keep what came before this epoch out of the training time."""
+        self._end_pause()
+
+    def on_evaluated(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep an evaluation within an epoch out of the training time."""
+        if is_in_epoch(trainer):
+            self._end_pause()
+
+    def _end_pause(self) -> None:
         now = time.perf_counter()
-        if self._recent:
+        if self._is_evaluated:
             self._between_s.append(now - self._last_step_at)
-        self._last_step_at = now
+        self._last_step_at, self._is_evaluated = now, False
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -215,6 +227,7 @@ class StepReport(Callback):
         else:
             self._recent.append((0.0, 0))
         self._last_step_at = now
+        self._is_evaluated = is_validated(trainer)
         is_last = self._contract.steps == self._plan.steps(epoch)
         if now >= self._next_at or (is_last and self._reported_epoch == epoch):
             self._report(self._progress(epoch))
@@ -228,8 +241,8 @@ class StepReport(Callback):
         seconds = self._train_s - train_s
         rate = (self._examples - examples) / seconds if seconds else None
         step = self._contract.steps
-        done = self._plan.examples_before(epoch) + step * self._plan.split(epoch).global_batch
-        left = max(0, self._plan.examples_before(self._epochs) - done)
+        left = max(0, self._plan.examples(self._epochs) - self._plan.examples(epoch, step))
+        evaluations = self._plan.evaluations_after(epoch, step) + self._is_evaluated
         between_s = sum(self._between_s) / max(1, len(self._between_s))
         return StepProgress(
             epoch=epoch + 1,
@@ -237,5 +250,5 @@ class StepReport(Callback):
             steps=self._plan.steps(epoch),
             resumed_at=self._resumed_at,
             examples_per_s=rate,
-            left_s=left / rate + (self._epochs - epoch) * between_s if rate else None,
+            left_s=left / rate + evaluations * between_s if rate else None,
         )

@@ -4,21 +4,18 @@ import math
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
+from lightning_modules.callbacks.steps import AroundEvaluation
 from lightning_modules.run_class import call_once_layers_exist
 
 
-class DistanceFromStart(Callback):
+class DistanceFromStart(AroundEvaluation):
     """The norm of all parameters minus the initial ones; running statistics are left out.
 
     The initial weights follow from the seed, so a resumed run has them again once its model is
     built, before the checkpoint is loaded. They are kept in main memory, not on the GPU, and only
-    by rank 0.
-
-    Attributes:
-        columns: `distance_from_start` after the last epoch; None on other ranks [dimensionless].
+    by rank 0; on other ranks the distance is None [dimensionless].
 
     Source:
         Hoffer, Hubara & Soudry 2017, arXiv:1705.08741, section 3 (the distance from the start).
@@ -39,7 +36,7 @@ class DistanceFromStart(Callback):
             call_once_layers_exist(pl_module, keep)
 
     @torch.no_grad()
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_evaluated(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure the distance, summed in float64."""
         if trainer.is_global_zero:
             now = dict(pl_module.named_parameters())  # a module may have gained some

@@ -9,24 +9,24 @@ from torch.optim import Optimizer
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.measured_noise import GradientNoise
-from lightning_modules.callbacks.steps import AfterSteps, current_lrs, gradient_norm
+from lightning_modules.callbacks.steps import AroundEvaluation, current_lrs, gradient_norm
 from lightning_modules.process.device import AsyncScalar
+from sweeper.upstream.lightnings import is_validated
 
 
 class Diverged(Exception):
     """The loss became non-finite or passed its ceiling; the text says where."""
 
 
-class Divergence(AfterSteps):
-    """Ends the run at a step with a non-finite gradient, or after an epoch with too high a loss.
+class Divergence(AroundEvaluation):
+    """Ends the run at a step with a non-finite gradient, or before evaluating too high a loss.
 
     On a CPU it ends before that gradient reaches the weights. Nothing waits for a GPU: the norm is
     read at the next step, or before the weights are evaluated or saved.
 
     Args:
-        metrics: has the epoch's mean `train_loss`; runs before this callback.
-        loss_ceiling: largest training loss of an epoch after which the run continues; None for no
-            limit.
+        metrics: has the mean `train_loss` since the last evaluation; runs before this callback.
+        loss_ceiling: the largest such loss after which the run continues; None for no limit.
         is_scaled: whether the loss is scaled, as with 16-mixed: its gradients overflow by design,
             and the step is then skipped.
         local: with local steps, ranks have different gradients, which are not checked.
@@ -84,12 +84,13 @@ class Divergence(AfterSteps):
             raise Diverged(msg)
 
     def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check the epoch's training loss.
+        """Check the training loss since the last evaluation.
 
-        Raises:
-            ValueError: if there is a ceiling but the module returns no loss.
+        ValueError if there is a ceiling but the module returns no loss.
         """
         self._check_norm()
+        if not is_validated(trainer):
+            return
         loss: Any = self._metrics.columns.get("train_loss")
         if loss is None:  # manual optimization need not return it
             if self._loss_ceiling is not None:

@@ -1,6 +1,6 @@
-"""Means over the examples of an epoch, on all ranks, of what a module's steps return."""
+"""Means over examples, on all ranks, of what a module's steps return between evaluations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,19 +9,25 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lightning_modules.callbacks.loss_items import LossItems
-from lightning_modules.callbacks.steps import AfterSteps
+from lightning_modules.callbacks.steps import (
+    AroundEvaluation,
+    end_evaluation,
+    ends_step,
+    is_in_epoch,
+)
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batch_counts import count_examples
 from lightning_modules.process.world import all_reduce, gather_states, num_ranks, own_state
-from sweeper.upstream.lightnings import validate_after_last_step
+from sweeper.upstream.lightnings import (
+    call_after_micro_batch,
+    is_validated,
+    never_validate,
+    validate_after,
+)
 
 
 class EpochSums:
-    """Sums over examples on this rank, kept on the device until they are read.
-
-    Args:
-        state: what `state` returned, to continue from; None to start at zero.
-    """
+    """Sums over examples on this rank, kept on the device; they continue from a `state()` or 0."""
 
     def __init__(
         self, names: Sequence[str], device: torch.device, state: Tensor | None = None
@@ -32,13 +38,7 @@ class EpochSums:
         self._examples = examples.to("cpu", torch.float64, copy=True)
 
     def add(self, sums: Mapping[str, Tensor], examples: float) -> None:
-        """Add a micro-batch.
-
-        Args:
-            sums: over its examples, by name.
-            examples: number in the micro-batch, of examples or of whatever else is averaged over
-                [examples].
-        """
+        """Add a micro-batch: its sums by name, and its number of what is averaged over."""
         for name, total in self._totals.items():
             total.add_(sums[name])
         self._examples.add_(examples)
@@ -56,21 +56,18 @@ class EpochSums:
         return torch.stack([*totals, self._examples.to(totals[0])])
 
 
-class TrainingMetrics(AfterSteps):
-    """Training means of each epoch, from the `sums` or the loss that `training_step` returns.
+class TrainingMetrics(AroundEvaluation):
+    """Training means since the last evaluation, of the `sums` or the loss of `training_step`.
 
     Args:
         names: keys of `sums`; only the loss for a module that returns none.
         items: counts what that loss is a mean over; None for examples.
-
-    Attributes:
-        columns: means of the last epoch, by name with the prefix `train_`.
     """
 
     def __init__(self, names: Sequence[str], items: LossItems | None = None) -> None:
         self._names, self._items = names, items
         self._sums = EpochSums(names, torch.device("cpu"))
-        self.columns: dict[str, float | None] = {}
+        self.columns: dict[str, float | None] = {}  # means up to the last evaluation
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Move the sums to the module's device."""
@@ -95,12 +92,14 @@ class TrainingMetrics(AfterSteps):
             self._sums.add({"loss": loss}, share.items)
 
     def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Average over the epoch and start new sums."""
+        """Average before an evaluation, and start new sums."""
+        if not is_validated(trainer):
+            return
         self.columns = {f"train_{name}": mean for name, mean in self._sums.means().items()}
         self._sums = EpochSums(self._names, pl_module.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """Every rank's sums of the epoch so far."""
+        """Every rank's sums since the last evaluation."""
         return {"ranks": gather_states(self._sums.state())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -112,27 +111,48 @@ class TrainingMetrics(AfterSteps):
 
 
 class Evaluation(Callback):
-    """Validates at the end of each epoch, and averages the `sums` that validation steps return.
+    """Validates where the plan says, and averages the `sums` that validation steps return.
 
-    Lightning's own loop validates; `AfterSteps` callbacks have prepared the module before it
+    Lightning's own loop validates; `AroundEvaluation` callbacks have prepared the module before it
     starts.
 
     Args:
+        is_due: whether after so many steps of a 0-based epoch.
         names: of the sums; each is a metric of the module.
         average: evaluated in place of the weights; None if no average is kept.
-
-    Attributes:
-        columns: means of the last epoch, by name with the prefix `val_`.
     """
 
-    def __init__(self, names: Sequence[str], *, average: WeightAverage | None) -> None:
-        self._names, self._average = names, average
+    def __init__(
+        self,
+        is_due: Callable[[int, int], bool],
+        names: Sequence[str],
+        *,
+        average: WeightAverage | None,
+    ) -> None:
+        self._is_due, self._names, self._average = is_due, names, average
         self._sums = EpochSums(names, torch.device("cpu"))
-        self.columns: dict[str, float | None] = {}
+        self.columns: dict[str, float | None] = {}  # means of the last evaluation
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Have the callbacks finish an evaluation within an epoch once it is over."""
+
+        def finish() -> None:
+            if is_validated(trainer) and is_in_epoch(trainer):
+                end_evaluation(trainer, pl_module)
+
+        call_after_micro_batch(trainer, finish)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Have Lightning validate after the last step, however many an epoch has."""
-        validate_after_last_step(trainer)
+        """A resumed run has been evaluated where it left off."""
+        never_validate(trainer)
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Have Lightning validate after the micro-batch, if it ends a step to evaluate after."""
+        steps = (batch_idx + 1) // trainer.accumulate_grad_batches
+        is_due = ends_step(trainer, batch_idx) and self._is_due(trainer.current_epoch, steps)
+        validate_after(trainer, batch_idx, is_due=is_due)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start new sums, and put the average in place of the weights."""

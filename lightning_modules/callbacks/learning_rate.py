@@ -36,8 +36,7 @@ class RateFactor(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that there are learning rates to multiply.
 
-        Raises:
-            ValueError: if there are none, or a group has none.
+        ValueError if there are none, or a group has none.
         """
         for optimizer in trainer.optimizers:
             if any(group.get("lr") is None for group in optimizer.param_groups):
@@ -66,9 +65,7 @@ class RateFactor(Callback):
 class AdaScaleRate(Callback):
     """Sets AdaScale's rate from each step's own gradient, and ends the run with the schedule.
 
-    Args:
-        noise: measures the gradient noise; runs before this callback.
-        total_steps: steps of the base batch in the schedule [steps].
+    `noise` runs before this callback; `total_steps` are those of the base batch in the schedule.
     """
 
     def __init__(self, adascale: AdaScale, noise: GradientNoise, *, total_steps: float) -> None:

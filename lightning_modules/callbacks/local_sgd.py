@@ -11,12 +11,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     post_localSGD_hook,
 )
 
-from lightning_modules.callbacks.steps import AfterSteps, ends_step
+from lightning_modules.callbacks.steps import AroundEvaluation, ends_step
 from lightning_modules.optimizers.run_strategy import ddp_wrapper
 from lightning_modules.process.world import all_reduce_list, gather_states, num_ranks
 
 
-class PostLocalSGD(AfterSteps):
+class PostLocalSGD(AroundEvaluation):
     """Ranks exchange gradients up to a step, and from then on average weights every few steps.
 
     With a single local step it is plain data parallelism for SGD, momentum included: the mean of

@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric
 
+from lightning_modules.callbacks.steps import AroundEvaluation
 from lightning_modules.process.world import gather_states, num_ranks, own_state
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
@@ -19,6 +20,7 @@ from sweeper.upstream.lightnings import (
     computed,
     epoch_results,
     has_epoch_values,
+    is_validated,
     reduced_value,
     result_names,
     set_computed,
@@ -36,7 +38,7 @@ class _Logged(NamedTuple):
     names: list[str]
 
 
-class LoggedValues(Callback):
+class LoggedValues(AroundEvaluation):
     """Gathers all that a module has logged, over all ranks; a run must log its metric.
 
     Lightning weights logged values by batch sizes that it guesses. Here it gets the number of
@@ -46,14 +48,8 @@ class LoggedValues(Callback):
     values from before the resume are added.
 
     It runs before anything that reads what was logged. The epoch's metrics are gathered after the
-    module's own hook, which may log at the end of an epoch.
-
-    Args:
-        metric: the name that the run is compared by.
-        measured: callbacks whose columns are metrics too.
-
-    Attributes:
-        columns: `metrics`: the values of the last epoch by name; none if the module logs nothing.
+    module's own hook, which may log at the end of an epoch. The `measured` callbacks have columns
+    that are metrics too.
     """
 
     def __init__(self, plan: RankPlan, metric: str, measured: Sequence[Any] = ()) -> None:
@@ -64,7 +60,7 @@ class LoggedValues(Callback):
         self._is_in_epoch = False
         self._merged: dict[str, Tensor] = {}
         self._behind: dict[str, _Logged] = {}  # from before a resume
-        self.columns: dict[str, Any] = {}
+        self.columns: dict[str, Any] = {}  # `metrics`: last evaluation's values by name, if any
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Tell `log` how many examples a value stands for; act after the module's last hook."""
@@ -127,6 +123,24 @@ class LoggedValues(Callback):
         self._merge_ranks(trainer)
         self._validated = has_epoch_values(trainer)  # replaces a training value of the same name
 
+    def on_evaluated(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gather what was logged in a validation within an epoch.
+
+        ValueError if the run's metric is not among it, and nothing could log it later.
+        """
+        if not self._is_in_epoch:
+            return
+        logged = self._gather(trainer, self._validated)
+        callbacks: list[Any] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+        if self._plan.rank == 0 and not any(map(_acts_at_ends, (pl_module, *callbacks))):
+            self._check_metric({*logged, *trainer.callback_metrics, *has_epoch_values(trainer)})
+
+    def _gather(self, trainer: Trainer, names: Iterable[str]) -> dict[str, float]:
+        values = trainer.callback_metrics
+        logged = {name: float(values[name]) for name in names if name in values}
+        self.columns = {"metrics": logged} if logged else {}
+        return logged
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Merge what was logged in the epoch, including what was only logged before a resume."""
         self._is_in_epoch = False
@@ -134,22 +148,15 @@ class LoggedValues(Callback):
         self._behind = {}
 
     def _gather_metrics(self, trainer: Trainer) -> None:
-        """Gather the epoch's values once the module has logged all of them.
+        """Gather the epoch's values once the module has logged all of them, if it is evaluated.
 
-        Raises:
-            ValueError: if the run's metric is not among them, or not of the epoch.
+        ValueError if the run's metric is not among them, or not of the epoch.
         """
         self._merge_ranks(trainer)  # what the module logged in its own hook
-        logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
-        self.columns = {"metrics": logged} if logged else {}
-        known = {name for callback in self._measured for name in callback.columns}
-        if self._metric not in known | logged.keys():
-            names = ", ".join(sorted(known | logged.keys()))
-            msg = (
-                f"{METRIC_NOT_LOGGED}; got metric={self._metric}, it logged "
-                f"{names or 'nothing'}. Choose one of them, or log it."
-            )
-            raise ValueError(msg)
+        if not is_validated(trainer):
+            return
+        logged = self._gather(trainer, list(trainer.callback_metrics))
+        known = self._check_metric(logged)
         of_epoch = {**has_epoch_values(trainer), **self._validated}
         self._validated = {}
         if self._metric not in known and not of_epoch.get(self._metric, True):
@@ -160,13 +167,20 @@ class LoggedValues(Callback):
             )
             raise ValueError(msg)
 
-    def _merge_ranks(self, trainer: Trainer, more: Mapping[str, _Logged] | None = None) -> None:
-        """Give every rank the values over all ranks; a collective call.
+    def _check_metric(self, logged: Iterable[str]) -> set[str]:
+        """Names of our own measures; ValueError if the metric is neither among them nor logged."""
+        known = {name for callback in self._measured for name in callback.columns}
+        if self._metric not in (found := known.union(logged)):
+            names = ", ".join(sorted(found))
+            msg = (
+                f"{METRIC_NOT_LOGGED}; got metric={self._metric}, it logged "
+                f"{names or 'nothing'}. Choose one of them, or log it."
+            )
+            raise ValueError(msg)
+        return known
 
-        Args:
-            trainer: its loop has ended.
-            more: values that were logged before this process began.
-        """
+    def _merge_ranks(self, trainer: Trainer, more: Mapping[str, _Logged] | None = None) -> None:
+        """Give every rank the values over all ranks, and `more` from before; a collective call."""
         if num_ranks() == 1 and not more:
             return
         own = {
@@ -200,6 +214,13 @@ class LoggedValues(Callback):
             self._behind = own_state(
                 ranks, lambda states, share: _join_all(states if share else [])
             )
+
+
+def _acts_at_ends(hooked: LightningModule | Callback) -> bool:
+    """Whether it is the user's and has a hook for the end of epochs, where it may log."""
+    kind: Any = getattr(type(hooked), "users_class", type(hooked))
+    package = kind.on_train_epoch_end.__module__.partition(".")[0]
+    return package not in ("lightning", "lightning_modules", "pytorch_lightning")
 
 
 def _read_value(trainer: Trainer, result: Any) -> _Logged:

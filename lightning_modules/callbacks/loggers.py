@@ -14,12 +14,7 @@ from sweeper.spec.run_spec import RunSpec
 
 
 class Mirror:
-    """A Lightning logger made from the config, or none.
-
-    Args:
-        spec: the run; its `logger` group names the logger.
-        rank: this process among the ranks; only the first mirrors.
-    """
+    """The Lightning logger that the config's group `logger` names, or none; of the first rank."""
 
     def __init__(self, spec: RunSpec, folder: Path, *, rank: int) -> None:
         self._logger: Logger | None = None
@@ -60,7 +55,9 @@ class Mirror:
     ) -> None:
         assert logger.target is not None
         settings = {
-            key: value.format(**filled) if isinstance(value, str) else value
+            key: value.replace(config.OUTPUT_FOLDER, "{folder}").format(**filled)
+            if isinstance(value, str)
+            else value
             for key, value in logger.settings.items()
         }
         self._logger = call(logger.target, settings=settings)

@@ -34,17 +34,12 @@ class LossItems(Callback):
     summed over ranks in an exchange between CPUs, which waits for no device.
 
     A micro-batch without items gets a gradient of zero, whatever its loss (usually 0/0).
-
-    Args:
-        given: how the items of a batch are counted: the argument of `item_count`.
-
-    Attributes:
-        share: of the micro-batch that is trained on.
+    `given` says how the items of a batch are counted: the argument of `item_count`.
     """
 
     def __init__(self, given: str, plan: RankPlan) -> None:
         self._count, self._plan = item_count(given), plan
-        self.share = self._fetched = Share(1, 1)
+        self.share = self._fetched = Share(1, 1)  # of the micro-batch that is trained on
         # NCCL would sum on the device, and the CPU would have to wait for it.
         on_device = dist.is_initialized() and dist.get_backend() != "gloo"
         self._group: Any = dist.new_group(backend="gloo") if on_device else None
@@ -52,8 +47,7 @@ class LossItems(Callback):
     def windows(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
         """The same micro-batches; all those of a step are fetched and counted before its first.
 
-        Raises:
-            ValueError: if the micro-batches of a step have no item.
+        ValueError if the micro-batches of a step have no item.
         """
         split = self._plan.split(epoch)
         while window := list(islice(batches, split.accumulation_steps)):

@@ -1,4 +1,4 @@
-"""The noise of each optimizer step's gradient, and the noise scale of each epoch."""
+"""The noise of gradients, by step and by epoch, and growth of the batch by the noise scale."""
 
 import math
 from typing import Any
@@ -8,41 +8,40 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
-from lightning_modules.callbacks.steps import gradient_norm, loss_scale
+from lightning_modules.callbacks.steps import AroundEvaluation, gradient_norm
 from lightning_modules.gradients.micro_gradients import MicroGradients
 from lightning_modules.rank_plan import RankPlan
-from sweeper.spec.noise import Noise, NoiseAverage, noise_of_batch, noise_scale
+from sweeper.spec.noise import (
+    NOISE_COLUMNS,
+    Noise,
+    NoiseAverage,
+    describe_noise,
+    noise_of_batch,
+)
+from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.schedules import GrowingBatch
 
 
-class GradientNoise(Callback):
+class GradientNoise(AroundEvaluation):
     """Measures the noise among the gradients of `span` examples each in a batch, on all ranks.
 
-    It costs another all-reduce per step, of a number per parameter.
-
-    Args:
-        span: examples of each gradient that is compared: the micro-batch [examples].
-
-    Attributes:
-        gradient_norm: of the step that is about to be taken, on the device.
-        step_noise: noise of the step that is about to be taken; None if its gradient is not finite.
-        columns: the epoch's `noise_scale`; None without any finite step [examples].
+    It costs another all-reduce per step, of a number per parameter. The span is the micro-batch
+    [examples].
     """
 
     def __init__(self, plan: RankPlan, *, span: int) -> None:
         self._plan, self._span = plan, span
         self._micro = MicroGradients(lambda gradient: gradient.square().sum())
         self._epoch = NoiseAverage(smoothing=1.0)
+        # Of the step that is about to be taken: on the device; None if it is not finite.
         self.gradient_norm = torch.tensor(math.nan)
         self.step_noise: Noise | None = None
-        self.columns: dict[str, float | None] = {"noise_scale": None}
+        # Of the epoch so far; None without any finite step.
+        self.columns: dict[str, float | None] = dict.fromkeys(NOISE_COLUMNS)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Watch every micro-batch's gradient from now on."""
-        self._micro.watch(
-            pl_module.parameters(),
-            accumulation_steps=lambda: trainer.accumulate_grad_batches,
-            loss_scale=lambda: loss_scale(trainer),
-        )
+        self._micro.watch(pl_module.parameters(), trainer)
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
@@ -61,10 +60,16 @@ class GradientNoise(Callback):
         )
         self._epoch.add(self.step_noise)
 
+    def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Average over the epoch's steps so far."""
+        self.columns = dict.fromkeys(NOISE_COLUMNS)
+        if self._epoch.weight:
+            batch = self._plan.split(trainer.current_epoch).global_batch
+            self.columns |= describe_noise(self._epoch.mean(), span=self._span, batch=batch)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Average over the epoch's steps."""
-        scale = noise_scale(self._epoch.mean()) if self._epoch.weight else None
-        self.columns = {"noise_scale": scale}
+        """Begin a new average."""
+        super().on_train_epoch_end(trainer, pl_module)
         self._epoch = NoiseAverage(smoothing=1.0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -74,3 +79,52 @@ class GradientNoise(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self._epoch = NoiseAverage(**state_dict)
+
+
+class MeasuredGrowth(Callback):
+    """Lets the batch grow after epochs whose noise scale exceeded it.
+
+    All ranks measure the same noise, so they decide alike; `noise` runs before this callback.
+    The batch does not grow during the warmup, and only so often that it is never too large.
+    """
+
+    def __init__(
+        self, plan: RankPlan, noise: GradientNoise, *, growths_allowed: int, warmup_epochs: float
+    ) -> None:
+        self._plan, self._noise = plan, noise
+        self._growths_allowed, self._warmup_epochs = growths_allowed, warmup_epochs
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Decide on the batch of the epochs to come."""
+        epochs, grown = trainer.current_epoch + 1, self._plan.grown
+        noise_scale = self._noise.columns["noise_scale"]
+        is_free = len(grown) < self._growths_allowed and epochs >= self._warmup_epochs
+        batch = self._plan.split(epochs).global_batch
+        if is_free and noise_scale is not None and noise_scale > batch:
+            self._plan.grow((*grown, epochs))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The epochs at which the batch grew, in plain containers."""
+        return {"grown": list(self._plan.grown)}
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Restore past growth here already: the position to resume at depends on the batch."""
+        self._plan.grow(tuple(checkpoint["callbacks"][self.state_key]["grown"]))
+
+
+def build_growth(
+    spec: RunSpec, plan: RankPlan, noise: GradientNoise | None
+) -> MeasuredGrowth | None:
+    """The callback for a schedule with measured growth; None if growth is planned or absent."""
+    schedule = spec.config.schedule
+    if not isinstance(schedule, GrowingBatch) or schedule.growth != "measured":
+        return None
+    assert noise is not None, "planning enables the measurement where it is needed"
+    return MeasuredGrowth(
+        plan,
+        noise,
+        growths_allowed=schedule.growths_allowed(spec.split.global_batch),
+        warmup_epochs=spec.schedule.warmup_epochs,
+    )

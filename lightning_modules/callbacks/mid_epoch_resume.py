@@ -81,11 +81,8 @@ class MidEpochResume(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Set Lightning's progress to the steps already taken, in micro-batches of this layout."""
-        states = checkpoint["callbacks"]
-        self._loaded = states[self.state_key]
-        # older checkpoints have the metrics apart
-        ranks: list[_States] | None
-        ranks = self._loaded.get("metrics") or states.get("MetricStates", {}).get("ranks")
+        self._loaded = checkpoint["callbacks"][self.state_key]
+        ranks: list[_States] | None = self._loaded.get("metrics")
         if ranks:  # on another number of ranks than before, those that are the same on all
             self._metrics = own_state(
                 ranks,
@@ -113,7 +110,7 @@ class MidEpochResume(Callback):
         loaded, self._loaded = self._loaded, {}
         if loaded.get("steps"):
             self._begin_epoch(trainer, module)
-        if "fixed" in loaded:  # older checkpoints do not say
+        if loaded:
             fixed, still = set(loaded["fixed"]), set(loaded["in_evaluation"])
             for name, parameter in module.named_parameters():
                 parameter.requires_grad_(name not in fixed)

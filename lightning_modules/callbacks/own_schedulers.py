@@ -6,14 +6,15 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
-from lightning_modules.callbacks.steps import ends_step
+from lightning_modules.callbacks.steps import AroundEvaluation, ends_step
 from lightning_modules.process.world import all_reduce, num_ranks
+from sweeper.upstream.lightnings import is_validated
 
 #: Interval of a scheduler that Lightning leaves alone: it only steps "epoch" and "step".
 _OURS: Any = "by the run"
 
 
-class OwnSchedulers(Checkpoint):
+class OwnSchedulers(AroundEvaluation, Checkpoint):
     """Steps the schedulers that monitor a metric; has Lightning count optimizer steps for the rest.
 
     Lightning counts a `frequency` of steps in micro-batches. It steps schedulers that monitor a
@@ -44,22 +45,30 @@ class OwnSchedulers(Checkpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Step the per-step schedulers, except after the last step: validation comes first."""
-        if ends_step(trainer, batch_idx) and not trainer.is_last_batch:
-            done = (batch_idx + 1) // trainer.accumulate_grad_batches
-            self._step(trainer, pl_module, "step", done)
+        """Step the per-step schedulers, except where validation comes first."""
+        if ends_step(trainer, batch_idx) and not (trainer.is_last_batch or is_validated(trainer)):
+            self._step_per_step(trainer, pl_module)
+
+    def on_evaluated(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Step the per-step schedulers for a step that was validated within the epoch."""
+        if not trainer.is_last_batch:
+            self._step_per_step(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Step the per-step schedulers for the last step, then those per epoch."""
-        done = int(trainer.num_training_batches) // trainer.accumulate_grad_batches
-        self._step(trainer, pl_module, "step", done)
+        super().on_train_epoch_end(trainer, pl_module)
+        if trainer.is_last_batch:
+            self._step_per_step(trainer, pl_module)
         self._step(trainer, pl_module, "epoch", trainer.current_epoch + 1)
+
+    def _step_per_step(self, trainer: Trainer, module: LightningModule) -> None:
+        done = (trainer.fit_loop.batch_idx + 1) // trainer.accumulate_grad_batches
+        self._step(trainer, module, "step", done)
 
     def _step(self, trainer: Trainer, module: LightningModule, interval: str, done: int) -> None:
         """Step the schedulers that are due after `done` steps of the epoch, or `done` epochs.
 
-        Raises:
-            ValueError: if what a scheduler monitors is not logged.
+        ValueError if what a scheduler monitors is not logged.
         """
         for config in self._configs[interval]:
             if done % config.frequency:

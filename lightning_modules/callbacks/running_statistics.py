@@ -1,24 +1,30 @@
-"""BatchNorm's running statistics: merged over ranks once per epoch, and saved within an epoch."""
+"""BatchNorm's running statistics: merged over ranks once per epoch, shown merged within it."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
+from torch import Tensor
 
-from lightning_modules.callbacks.steps import AfterSteps
+from lightning_modules.callbacks.steps import AroundEvaluation
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.process.world import gather_states, own_state
 from lightning_modules.rank_plan import RankPlan
 
 
-class RunningStatistics(AfterSteps):
-    """Merges the statistics of all ranks at the end of each epoch, before it is evaluated."""
+class RunningStatistics(AroundEvaluation):
+    """Merges the statistics of all ranks at the end of each epoch, before it is evaluated.
+
+    An evaluation within an epoch sees merged statistics too, but leaves no trace in them: a run
+    that is evaluated more often has the same ones, to the last bit.
+    """
 
     def __init__(self, plan: RankPlan, position: StepPosition) -> None:
         self._plan, self._position = plan, position
         self._module: LightningModule | None = None
         self._loaded: list[dict[str, Any]] = []
+        self._kept: list[tuple[Tensor, Tensor]] = []  # while others are shown
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remember the module."""
@@ -31,11 +37,30 @@ class RunningStatistics(AfterSteps):
         self._loaded = []
 
     def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Merge the statistics of all ranks."""
-        epoch, plan = trainer.current_epoch, self._plan
-        spans = plan.steps(epoch) * plan.split(epoch).global_batch // plan.bn_span
+        """Merge the statistics of all ranks, within an epoch for the evaluation only."""
+        epoch = trainer.current_epoch
+        steps = (trainer.fit_loop.batch_idx + 1) // self._plan.split(epoch).accumulation_steps
+        self._merge(trainer, is_shown=steps < self._plan.steps(epoch))
+
+    def _merge(self, trainer: Trainer, *, is_shown: bool) -> None:
+        split = self._plan.split(trainer.current_epoch)
+        steps = (trainer.fit_loop.batch_idx + 1) // split.accumulation_steps
+        spans = steps * split.global_batch // self._plan.bn_span
         for layer in self._position.layers:  # copies, too, which the module may hold in a list
-            layer.merge_ranks(spans)
+            if is_shown:
+                self._kept += [(buffer, buffer.clone()) for buffer in layer.running_statistics]
+            layer.merge_ranks(spans, keeps_terms=is_shown)
+
+    def on_evaluated(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put back the statistics of the epoch's start, if others were shown."""
+        for buffer, kept in self._kept:
+            buffer.copy_(kept)
+        self._kept = []
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Merge the statistics of an epoch that ended early, at an evaluation."""
+        super().on_train_epoch_end(trainer, pl_module)
+        self._merge(trainer, is_shown=False)
 
     def state_dict(self) -> dict[str, Any]:
         """Within an epoch, each rank's statistics so far."""

@@ -1,21 +1,16 @@
 """Sharpness-aware minimisation: descend along the gradient at worse weights nearby."""
 
-import inspect
 from collections.abc import Mapping
-from copy import copy, deepcopy
 from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
-from torchmetrics import Metric
 
-from lightning_modules.callbacks.steps import loss_scale
-from lightning_modules.data.randomness import keep_generators
+from lightning_modules.callbacks.extra_pass import call_training_step
+from lightning_modules.gradients.micro_gradients import loss_scale
 from lightning_modules.layers.ghost_batchnorm import track_statistics
-from lightning_modules.run_class import run_class
-from sweeper.upstream.torchs import metric_state, set_metric_state
 
 _TINY = 1e-30
 
@@ -44,23 +39,7 @@ class SAM(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Take the loss and the gradient at the weights, and climb."""
-        # Lightning gives `training_step` the index too if it takes that.
-        accepted = inspect.signature(pl_module.training_step).parameters.values()
-        takes_all = any(p.kind is p.VAR_POSITIONAL for p in accepted)
-        taken = (copy(batch), batch_idx)[: 2 if takes_all else len(accepted)]
-        # The other pass logs, updates metrics and draws as if this pass had not been made.
-        metrics = [part for part in pl_module.modules() if isinstance(part, Metric)]
-        states = deepcopy([metric_state(metric) for metric in metrics])  # some share their states
-        devices = [pl_module.device] if pl_module.device.type == "cuda" else []
-        with (
-            trainer.precision_plugin.train_step_context(),
-            run_class(pl_module).mute("log"),
-            keep_generators(),
-            torch.random.fork_rng(devices),
-        ):
-            outputs: Any = pl_module.training_step(*taken)
-        for metric, state in zip(metrics, states, strict=True):
-            set_metric_state(metric, state)
+        outputs = call_training_step(trainer, pl_module, batch, batch_idx)
         outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         loss: Tensor = outputs["loss"]
         self._at_w = {"loss": loss.detach() / trainer.accumulate_grad_batches}

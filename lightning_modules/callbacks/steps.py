@@ -1,4 +1,4 @@
-"""What callbacks ask about the current step, and a hook after the last step of an epoch."""
+"""What callbacks ask about the current step, and hooks before and after an evaluation."""
 
 from collections.abc import Iterable
 
@@ -8,26 +8,63 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
 from lightning_modules.optimizers.run_strategy import RunStrategy
-from sweeper.upstream.torchs import foreach_norm
+from sweeper.upstream.lightnings import is_validated
 
 
-class AfterSteps(Callback):
-    """A callback with a hook after the last step of an epoch, before its validation."""
+class AroundEvaluation(Callback):
+    """A callback with a hook before each evaluation or the end of an epoch, and one after."""
 
-    _epoch = -1
+    _ended_at = _evaluated_at = (-1, -1)
 
     def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Called once all steps of the epoch are taken."""
+        """Called after the last step before an evaluation, or of an epoch."""
+
+    def on_evaluated(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Called after an evaluation."""
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lightning validates before it calls `on_train_epoch_end`."""
-        self.on_train_epoch_end(trainer, pl_module)
+        self.end_steps(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Call the hook, unless validation has done so."""
-        if self._epoch != trainer.current_epoch:
-            self._epoch = trainer.current_epoch
+        """Call both hooks, unless they were called within the epoch."""
+        self.end_steps(trainer, pl_module)
+        if is_validated(trainer):
+            self.end_evaluation(trainer, pl_module)
+
+    def end_steps(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Call the first hook, unless it was called after this micro-batch."""
+        if self._ended_at != (at := _position(trainer)):
+            self._ended_at = at
             self.on_steps_end(trainer, pl_module)
+
+    def end_evaluation(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Call the second hook, unless it was called after this micro-batch."""
+        if self._evaluated_at != (at := _position(trainer)):
+            self._evaluated_at = at
+            self.on_evaluated(trainer, pl_module)
+
+
+def _position(trainer: Trainer) -> tuple[int, int]:
+    return trainer.current_epoch, trainer.fit_loop.batch_idx
+
+
+def end_evaluation(trainer: Trainer, pl_module: LightningModule) -> None:
+    """Call the hooks of all callbacks for an evaluation within an epoch.
+
+    The first are called here if the module has no validation.
+    """
+    callbacks: list[Callback] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+    around = [callback for callback in callbacks if isinstance(callback, AroundEvaluation)]
+    for callback in around:
+        callback.end_steps(trainer, pl_module)
+    for callback in around:
+        callback.end_evaluation(trainer, pl_module)
+
+
+def is_in_epoch(trainer: Trainer) -> bool:
+    """Whether micro-batches of the epoch are to come after this one."""
+    return not (trainer.is_last_batch or trainer.should_stop)
 
 
 def ends_step(trainer: Trainer, batch_idx: int) -> bool:
@@ -45,17 +82,5 @@ def current_lrs(trainer: Trainer) -> list[float]:
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """The norm of the whole gradient of these parameters, on their device.
-
-    The same as `torch.nn.utils.get_total_norm`, which takes twice as long for small models.
-    """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    if not gradients:
-        return torch.zeros(())
-    return torch.linalg.vector_norm(torch.stack(foreach_norm(gradients)))
-
-
-def loss_scale(trainer: Trainer) -> float:
-    """The current loss scale: 1 except with 16-mixed."""
-    scaler = getattr(trainer.precision_plugin, "scaler", None)
-    return scaler.get_scale() if scaler is not None else 1.0
+    """The norm of the whole gradient of these parameters, on their device."""
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])

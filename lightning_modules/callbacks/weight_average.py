@@ -25,6 +25,7 @@ class WeightAverage(Callback):
     """
 
     def __init__(self, *, decay: float) -> None:
+        self.columns: dict[str, float | None] = {"ema_decay": decay}
         self._update = get_ema_multi_avg_fn(decay)
         self._average: list[Tensor] = []
 

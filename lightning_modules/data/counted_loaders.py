@@ -1,7 +1,9 @@
 """Loaders for iterable data sets: in the data's own order, in the run's micro-batches.
 
 Only the count is guaranteed: every micro-batch is full. Which examples it has is up to the data
-set, so a single rank trains on it, and a run resumes within an epoch by skipping what it has seen.
+set, and a run resumes within an epoch by skipping what it has seen. Several ranks train on it if it
+can be divided among them: by `shard(num_shards, index)`, as Hugging Face's, or by itself, as
+WebDataset's with `split_by_node`.
 """
 
 import time
@@ -21,7 +23,9 @@ from lightning_modules.data.randomness import (
     seed_generators,
 )
 from lightning_modules.rank_plan import RankPlan
+from sweeper.spec.method_checks import check_division
 from sweeper.spec.sentences import several
+from sweeper.spec.values import LARGEST
 
 #: Longest time to iterate over data in order to count them [seconds].
 _COUNTING_S = 60.0
@@ -30,6 +34,23 @@ _COUNTING_S = 60.0
 def is_iterable(loader: Any) -> bool:
     """Whether a loader's data set has no indices."""
     return isinstance(loader, DataLoader) and isinstance(loader.dataset, IterableDataset)
+
+
+def most_ranks(dataset: Any) -> int:
+    """The most ranks that an iterable data set can be divided among [ranks]."""
+    if hasattr(dataset, "shard"):
+        return getattr(dataset, "num_shards", LARGEST)
+    stages = [getattr(stage, "__name__", "") for stage in getattr(dataset, "pipeline", ())]
+    return LARGEST if "split_by_node" in stages else 1
+
+
+def divide(dataset: Any, plan: RankPlan) -> Any:
+    """A rank's part of an iterable data set; ValueError if there are more ranks than parts."""
+    ranks = plan.split(0).world_size
+    check_division(ranks, most_ranks(dataset), type(dataset).__name__)
+    if ranks == 1 or not hasattr(dataset, "shard"):  # WebDataset reads its rank by itself
+        return dataset
+    return dataset.shard(num_shards=ranks, index=plan.rank)
 
 
 def count_data(loader: "DataLoader[Any]", *, within_s: float = _COUNTING_S) -> int:
@@ -56,29 +77,21 @@ def count_data(loader: "DataLoader[Any]", *, within_s: float = _COUNTING_S) -> i
 
 
 class CountedBatches(TrainingPasses):
-    """An epoch of micro-batches of an iterable data set, for Lightning's Trainer; on a single rank.
+    """An epoch of a rank's micro-batches of an iterable data set, for Lightning's Trainer.
 
     Args:
         loader: the user's; its data set, collate function and worker settings are kept.
 
     Raises:
-        ValueError: if the loader gives batches that cannot be counted, or there are several ranks.
+        ValueError: if the loader gives batches that cannot be counted, or cannot be divided.
     """
 
     def __init__(
         self, loader: "DataLoader[Any]", plan: RankPlan, windows: Windows | None = None
     ) -> None:
         check_loader(loader, "train_dataloader", may_iterate=True)
-        ranks = plan.split(0).world_size
-        if ranks > 1:
-            msg = (
-                "devices x num_nodes must be 1 with an iterable-only data set, whose examples "
-                f"cannot be divided among ranks; got {ranks} ranks. Use a single rank, or give the "
-                "data set a length and indices."
-            )
-            raise ValueError(msg)
         super().__init__(plan, loader.dataset, windows)
-        self._loader = loader
+        self._loader, self._own = loader, divide(loader.dataset, plan)
 
     def _make_batches(self, first_step: int, epoch: int) -> Iterator[Any]:
         """The full micro-batches of an epoch from a 0-based step on.
@@ -88,43 +101,58 @@ class CountedBatches(TrainingPasses):
         """
         split, num = self._plan.split(epoch), len(self)
         behind = first_step * split.accumulation_steps
-        if hasattr(self._loader.dataset, "set_epoch"):
-            self._loader.dataset.set_epoch(epoch)  # pyright: ignore[reportAttributeAccessIssue]
-        found = -1
-        for found, batch in islice(
-            _keyed_batches(self._loader, split.micro_batch, self._plan.seed, epoch), num
-        ):
+        if hasattr(self._own, "set_epoch"):
+            self._own.set_epoch(epoch)
+        found, place = -1, (self._plan.rank, split.world_size)
+        keyed = _keyed_batches(
+            self._loader, self._own, split.micro_batch, self._plan.seed, epoch, place=place
+        )
+        for found, batch in islice(keyed, num):
             if found >= behind:
                 yield batch
         if found + 1 < num:
             msg = (
                 f"the data set must give {num} whole micro-batches of {split.micro_batch} examples "
-                f"in epoch {epoch + 1}; it ended after {found + 1}. Correct "
-                "+data.num_train_examples, or use at most one loading process, as each leaves "
-                "out its last, incomplete micro-batch."
+                f"in epoch {epoch + 1} on rank {self._plan.rank}; it ended after {found + 1}. "
+                "Correct +data.num_train_examples, or use at most one loading process, as each "
+                "leaves out its last, incomplete micro-batch."
             )
             raise ValueError(msg)
 
 
 class CountedValidation:
-    """A user's validation loader of an iterable data set, with the same draws in each pass."""
+    """A rank's part of a user's iterable validation data, with the same draws in each pass."""
 
-    def __init__(self, loader: "DataLoader[Any]", *, seed: int) -> None:
+    def __init__(self, loader: "DataLoader[Any]", plan: RankPlan) -> None:
         check_loader(loader, "val_dataloader", may_iterate=True)
-        self._loader, self._seed = loader, seed
+        self._loader, self._own, self._plan = loader, divide(loader.dataset, plan), plan
 
     def __iter__(self) -> Iterator[Any]:
-        size = self._loader.batch_size
-        keyed = _keyed_batches(self._loader, size or 1, self._seed, VALIDATION, drop_last=False)
+        size = self._loader.batch_size or 1
+        key, place = (
+            (self._plan.seed, VALIDATION),
+            (self._plan.rank, self._plan.split(0).world_size),
+        )
+        keyed = _keyed_batches(self._loader, self._own, size, *key, place=place, drop_last=False)
         return (batch for _, batch in keyed)
 
 
 def _keyed_batches(
-    loader: "DataLoader[Any]", num_examples: int, *key: int, drop_last: bool = True
+    loader: "DataLoader[Any]",
+    dataset: Any,
+    num_examples: int,
+    *key: int,
+    place: tuple[int, int],
+    drop_last: bool = True,
 ) -> Iterator[tuple[int, Any]]:
-    """A pass over numbered batches of `num_examples`, each with draws keyed by its number."""
+    """A pass over numbered batches of `num_examples`, each with draws keyed by its number.
+
+    The place is the rank, and their number. The first draws are the same on all ranks: data that
+    are divided after they were shuffled need one order.
+    """
+    rank, ranks = place
     whole = DataLoader(
-        loader.dataset,
+        dataset,
         batch_size=num_examples,
         drop_last=drop_last,
         collate_fn=loader.collate_fn,
@@ -134,7 +162,7 @@ def _keyed_batches(
     batches: Iterator[Any] = iter(())
     for number in count():
         with keep_generators():
-            seed_generators(*key, number)
+            seed_generators(*key, number * ranks + rank * (number > 0))
             batches = batches if number else iter(whole)
             try:
                 batch = next(batches)

@@ -4,6 +4,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -47,7 +48,8 @@ class LargeImages:
     The name is part of a run's identity, the folder is not; `source` is folder
     (``train/class/*.jpeg``, ``val/class/*.jpeg``) or parquet; `num_workers` is the number of
     decoding processes per rank, or auto; `resize` is the shorter side of a validation image before
-    its centre is taken [pixels].
+    its centre is taken [pixels]. `augment` is crop for training images that are not mirrored, and
+    none for those that are taken as in validation.
 
     Raises:
         ValueError: if the files are missing or are not what the settings say.
@@ -65,6 +67,7 @@ class LargeImages:
         num_classes: Count,
         num_train_examples: int,
         num_val_examples: int,
+        augment: Literal["crop", "none"] | None = None,
     ) -> None:
         del name
         self.input_shape = (3, size, size)
@@ -77,7 +80,9 @@ class LargeImages:
         check_count("num_train_examples", num_train_examples, len(train.labels), root)
         check_count("num_val_examples", num_val_examples, len(val.labels), root)
         check_all_classes(train.labels, num_classes=num_classes, where=root)
-        self._views = _Views({"train": train, "val": val}, size=size, resize=resize)
+        self._views = _Views(
+            {"train": train, "val": val}, size=size, resize=resize, augment=augment
+        )
         self._seed, self._epoch = 0, 0
         self._requests = Requests()
         self._loader: DataLoader[Batch] | None = None
@@ -163,9 +168,15 @@ class _Views(Dataset[Batch]):
     """
 
     def __init__(
-        self, splits: dict[str, FolderImages | ParquetImages], *, size: int, resize: int
+        self,
+        splits: dict[str, FolderImages | ParquetImages],
+        *,
+        size: int,
+        resize: int,
+        augment: str | None,
     ) -> None:
         self._splits, self._size, self._resize = splits, size, resize
+        self._augment = augment
 
     def __getitem__(self, index: _Part) -> Batch:
         """Views, shape (n, 3, size, size), uint8, and labels, shape (n,)."""
@@ -174,10 +185,12 @@ class _Views(Dataset[Batch]):
         views = torch.empty(len(examples), 3, self._size, self._size, dtype=torch.uint8)
         positions = np.fromiter(examples, dtype=np.int64, count=len(examples))
         draws = example_uniforms(seed, epoch, positions, RESIZED_CROP_DRAWS)
+        if self._augment == "crop":
+            draws[:, -1] = 1  # never mirrored
         for view, example, own_draws in zip(views, examples, draws, strict=True):
             encoded = images.read_bytes(example)
             image = decode_image(encoded, channels=3, name=lambda e=example: images.name(e))
-            if split == "train":
+            if split == "train" and self._augment != "none":
                 view.copy_(random_resized_crop(image, own_draws, size=self._size))
             else:
                 view.copy_(central_crop(image, resize=self._resize, size=self._size))

@@ -123,8 +123,8 @@ def _lock_runs(data: pl.LightningDataModule, kind: int) -> Generator[None]:
 def _build_val_loader(own: Any, plan: RankPlan) -> Any:
     split = plan.split(0)
     ranks = split.world_size
-    if is_iterable(own) and ranks == 1:
-        return CountedValidation(own, seed=plan.seed)
+    if is_iterable(own):
+        return CountedValidation(own, plan)
     return ValLoader(
         own,
         seed=plan.seed,
@@ -138,6 +138,7 @@ def _check_num_examples(num: int, plan: RankPlan) -> None:
     if num != plan.num_train_examples:
         msg = (
             "data.num_train_examples must be the size of the data set; got "
-            f"{plan.num_train_examples}, the data set has {num}. Correct the number."
+            f"{plan.num_train_examples}, the data set has {num}. If each rank has a part of it, "
+            "let each have all: the run divides it. Otherwise correct the number."
         )
         raise ValueError(msg)

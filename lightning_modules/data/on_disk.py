@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lightning_modules.data.tokens import embedded_version, load_tokens
 from sweeper.spec.sentences import read_model
 from sweeper.spec.values import Count, Settings, Switch, Text
 
@@ -287,20 +288,21 @@ def open_images(
     raise ValueError(msg)
 
 
-class _Bytes(Settings, extra="allow"):
+class _Text(Settings, extra="allow"):
     """The settings of a text that are read here."""
 
-    root: Text
+    root: Text | None
+    vocabulary: Count
     length: Count
+    num_train_examples: Count | None
     num_val_examples: Count
 
-    def counts(self) -> dict[str, int]:
-        """Sequences to train on."""
-        if not Path(self.root).is_file():
-            msg = f"data.root must be a text file; got data.root={self.root}, which does not exist."
-            raise ValueError(msg)
-        sequences = max(0, Path(self.root).stat().st_size - 1) // self.length
-        return {"num_train_examples": sequences - self.num_val_examples}
+    def counts(self) -> dict[str, Any]:
+        """Sequences to train on, all or the first, and the version of the embedded text."""
+        tokens = len(load_tokens(self.root, self.vocabulary))
+        number = max(0, tokens - 1) // self.length - self.num_val_examples
+        version = {} if self.root else {"version": embedded_version()}
+        return {"num_train_examples": min(number, self.num_train_examples or number), **version}
 
 
 class _Images(Settings, extra="allow"):
@@ -351,10 +353,10 @@ class _SmallImages(Settings, extra="allow"):
         return {}
 
 
-_ON_DISK: dict[str, type[_Bytes | _Images | _SmallImages]] = {
+_ON_DISK: dict[str, type[_Text | _Images | _SmallImages]] = {
     "lightning_modules.data.large_images.LargeImages": _Images,
     "lightning_modules.data.small_images.SmallImages": _SmallImages,
-    "lightning_modules.data.text.TextBytes": _Bytes,
+    "lightning_modules.data.text.TextTokens": _Text,
 }
 
 
@@ -372,6 +374,8 @@ def fill_counts(data: Mapping[str, Any]) -> dict[str, Any]:
         return dict(data)
     found = read_model(kind, data, "data.").counts()
     for key, number in found.items():
-        if data.get(key) is not None:
-            check_count(key, data[key], number, data["root"])
-    return {key: found.get(key) if value is None else value for key, value in data.items()}
+        if data.get(key) is not None and key != "version":  # which its runs check
+            check_count(key, data[key], number, data["root"] or data["name"])
+    return found | {
+        key: value for key, value in data.items() if value is not None or key not in found
+    }

@@ -36,8 +36,7 @@ class GradientExchange(Callback):
 def build_exchange(config: settings.CommHook) -> Callback | None:
     """The selected exchange; None for DDP's own all-reduce. Post-local SGD is built elsewhere.
 
-    Raises:
-        ValueError: if NCCL's algorithm is chosen where NCCL is not used.
+    ValueError if NCCL's algorithm is chosen where NCCL is not used.
     """
     algorithm = getattr(config, "nccl_algo", None)
     if algorithm is not None and dist.get_backend() != "nccl":
@@ -129,9 +128,7 @@ class PowerSGD(Callback):
 
     def __init__(self, *, rank: int, start_step: int) -> None:
         self._hook_state = powerSGD_hook.PowerSGDState(
-            process_group=None,
-            matrix_approximation_rank=rank,
-            start_powerSGD_iter=start_step,
+            process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=start_step
         )
         self._loaded: dict[str, Any] | None = None
 

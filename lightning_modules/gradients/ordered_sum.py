@@ -15,7 +15,6 @@ from lightning_modules.layers.ghost_batchnorm import GhostBatchNorm, ghost_batch
 from lightning_modules.layers.position import StepPosition
 from lightning_modules.optimizers.run_strategy import ddp_wrapper
 from lightning_modules.rank_plan import RankPlan, micro_batch_indices
-from sweeper.upstream.torchs import foreach_div_
 
 
 class OrderedSum(Callback):
@@ -78,9 +77,8 @@ class OrderedSum(Callback):
         partial, self._sum.partial = self._sum.partial, {}
         sums = sum_over_ranks(partial, self._held, self._plan.rank)
         gradients, terms = sums[: len(self._weights)], sums[len(self._weights) :]
-        foreach_div_(gradients, float(self._num))
         for weight, gradient in zip(self._weights, gradients, strict=True):
-            weight.grad = torch.empty_like(weight).copy_(gradient)
+            weight.grad = torch.empty_like(weight).copy_(gradient.div_(self._num))
         for norm, of_step in zip(self._norms, terms, strict=True):
             norm.add_terms(of_step, self._spans)
 
@@ -93,8 +91,7 @@ class OrderedSum(Callback):
     ) -> None:
         """Refuse to resume from a checkpoint that was made with other sums.
 
-        Raises:
-            ValueError: if the checkpoint was made with another micro-batch.
+        ValueError if the checkpoint was made with another micro-batch.
         """
         state = checkpoint["callbacks"].get(self.state_key)
         if state != self.state_dict():

@@ -7,8 +7,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional
 
-from sweeper.upstream.torchs import foreach_add_
-
 #: A range of leaves: the first, and the leaf after the last.
 Node = tuple[int, int]
 
@@ -33,7 +31,8 @@ class TreeSum:
             if sibling not in self.partial:
                 break
             other = self.partial.pop(sibling)
-            foreach_add_(other, tensors)  # a + b is b + a to the last bit
+            for total, tensor in zip(other, tensors, strict=True):
+                total.add_(tensor)  # a + b is b + a to the last bit
             node, tensors = parent, other
         self.partial[node] = tensors
 

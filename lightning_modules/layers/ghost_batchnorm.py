@@ -19,29 +19,23 @@ PlainBatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatch
 
 @dataclass(slots=True, kw_only=True)
 class _Spans:
-    """What a run keeps for a BatchNorm layer.
+    """What a run keeps for a BatchNorm layer."""
 
-    Attributes:
-        span: examples that are normalised together [examples].
-        position: of the micro-batch.
-        together: ranks that share a span; None if a micro-batch holds whole spans.
-        is_tracking: whether training passes update the running statistics.
-        terms: of means, then of variances, of this rank's spans since the last merge, each decayed
-            to the span `counted`; shape (2, channels), None if there are none.
-        counted: the span of the epoch that the terms are decayed to [spans].
-        first: the epoch's span from which this layer has been used [spans].
-        counted_pass: the last pass that was counted.
-    """
-
-    span: int
-    position: StepPosition
-    together: SyncGroup | None
-    is_tracking: bool = True
+    span: int  # examples that are normalised together [examples]
+    position: StepPosition  # of the micro-batch
+    together: SyncGroup | None  # ranks that share a span; None if a micro-batch holds whole spans
+    is_tracking: bool = True  # whether training passes update the running statistics
+    #: of means, then of variances, of this rank's spans since the last merge, each decayed to the
+    #: span `counted`; shape (2, channels), None if there are none.
     terms: Tensor | None = None
-    counted: int = 0
-    first: int = 0
-    counted_pass: int | None = None
+    counted: int = 0  # the span of the epoch that the terms are decayed to [spans]
+    first: int = 0  # the epoch's span from which this layer has been used [spans]
+    counted_pass: int | None = None  # the last pass that was counted
     is_copy: bool = False
+
+    def begin_anew(self) -> "_Spans":
+        """For passes that are no part of training."""
+        return _Spans(span=self.span, position=self.position, together=self.together)
 
     def copy_state(self, layer: nn.Module) -> "_Spans":
         """For a copy, which begins with the running statistics of the epoch's start."""
@@ -127,18 +121,31 @@ class GhostBatchNorm(RunLayer):
         if self.num_batches_tracked is not None:
             self.num_batches_tracked += spans
 
-    def merge_ranks(self, spans_in_epoch: int) -> None:
-        """Update the running statistics to the end of the epoch, equal on all ranks.
+    @property
+    def running_statistics(self) -> list[Tensor]:
+        """The buffers that training passes lead to."""
+        buffers = (self.running_mean, self.running_var, self.num_batches_tracked)
+        return [buffer for buffer in buffers if buffer is not None]
 
-        Does nothing if all terms have been taken already. `spans_in_epoch` are those that all ranks
-        together saw since the last merge.
+    def merge_ranks(self, spans_in_epoch: int, *, keeps_terms: bool = False) -> None:
+        """Update the running statistics up to now, equal on all ranks.
+
+        Does nothing if all terms have been taken already.
+
+        Args:
+            spans_in_epoch: those that all ranks together saw in the epoch [spans].
+            keeps_terms: leave this rank's terms for a later merge, if the update is to be undone.
         """
         state = self.state
         if not state.counted:
             return
         self._check_pass(state.position.moves)
         spans = spans_in_epoch - state.first
-        terms = self.take_terms(spans_in_epoch)
+        if keeps_terms:
+            keep = (1 - self.momentum) ** (spans_in_epoch - state.counted)
+            terms = self._terms().flatten() * keep
+        else:
+            terms = self.take_terms(spans_in_epoch)
         if num_ranks() > 1:
             dist.all_reduce(terms)
         self.add_terms(terms, spans)
@@ -217,10 +224,8 @@ def fix_batchnorm_span(
 ) -> nn.Module:
     """Give every BatchNorm of a model a fixed span, in place; the model is returned.
 
-    All layers share the position, which a callback moves on.
-
-    Raises:
-        ValueError: for a BatchNorm that is not torch's own, or keeps no running statistics.
+    All layers share the position, which a callback moves on. ValueError for a BatchNorm that is not
+    torch's own, or keeps no running statistics.
     """
     norms: list[nn.Module] = [layer for layer in model.modules() if _is_batchnorm(layer)]
     for layer in norms:

@@ -31,25 +31,17 @@ class Unit(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class _Draws:
-    """What a run keeps for a dropout layer.
+    """What a run keeps for a dropout layer."""
 
-    Attributes:
-        unit: what is dropped as a whole.
-        floor: the value of what is dropped.
-        stream: the run's seed, the index of the layer, and a 0 more for each time it was copied,
-            so that a copy has masks of its own.
-        position: of the micro-batch.
-        is_strict: refuse activations whose rows are not those of the examples.
-        seen, calls: the last micro-batch, and how often the layer was called in it.
-    """
-
-    unit: Unit
-    floor: float
+    unit: Unit  # what is dropped as a whole
+    floor: float  # the value of what is dropped
+    #: The run's seed, the index of the layer, and a 0 more for each time it was copied, so that a
+    #: copy has masks of its own.
     stream: tuple[int, ...]
-    position: StepPosition
-    is_strict: bool
-    seen: int = -1
-    calls: int = 0
+    position: StepPosition  # of the micro-batch
+    is_strict: bool  # refuse activations whose rows are not those of the examples
+    seen: int = -1  # the last micro-batch
+    calls: int = 0  # how often the layer was called in it
 
     def copy_state(self, layer: nn.Module) -> "_Draws":
         """For a copy of the layer."""
@@ -97,8 +89,8 @@ class KeyedDropout(RunLayer):
                 msg = (
                     "dropout must act on activations with the examples in their first dimension; "
                     f"got shape {tuple(x.shape)} for a micro-batch of {position.examples} "
-                    "examples. Put the examples first (batch_first=True), or set the dropout to 0 "
-                    "in model.settings."
+                    "examples. Put the examples first (batch_first=True), with padded positions "
+                    "left in, or set the dropout to 0."
                 )
                 raise ValueError(msg)
             owners, first = position.examples, position.first_example
@@ -115,7 +107,7 @@ class KeyedDropout(RunLayer):
             msg = (
                 "dropout must be drawn once for each micro-batch; it was called again in a "
                 "backward pass, as activation checkpointing does. Disable checkpointing, or set "
-                "the dropout to 0 (of our classifier: in model.settings)."
+                "the dropout to 0."
             )
             raise ValueError(msg)
         state = self.state
@@ -132,24 +124,15 @@ def key_dropout(
 
     Kinds that are not known here are left alone, and `check_draws` finds their draws. Layers that
     an earlier call has changed keep their draws, as a model may have gained layers since. All
-    layers share the position, which a callback moves on.
-
-    Args:
-        model: whose layers are changed.
-        seed: the run's.
-        position: of the micro-batch.
-        is_strict: refuse activations whose rows are not those of the examples.
+    layers share the position, which a callback moves on. If strict, activations whose rows are not
+    those of the examples are refused.
     """
     known = sum(isinstance(layer, KeyedDropout) for layer in model.modules())
     for layer in list(model.modules()):
         if (dropped := _unit_and_floor(layer)) is not None:
             unit, floor = dropped
             state = _Draws(
-                unit=unit,
-                floor=floor,
-                stream=(seed, known),
-                position=position,
-                is_strict=is_strict,
+                unit=unit, floor=floor, stream=(seed, known), position=position, is_strict=is_strict
             )
             change_class(layer, KeyedDropout, state)
             known += 1
@@ -164,13 +147,7 @@ def generator_state(device: torch.device) -> Tensor:
 def check_draws(model: nn.Module, before: Tensor, device: torch.device) -> None:
     """Refuse a model whose forward pass has drawn from torch's generator, as layouts would differ.
 
-    Args:
-        model: that was called.
-        before: the generator's state before the pass.
-        device: of the generator.
-
-    Raises:
-        ValueError: names what may have drawn.
+    `before` is the generator's state before the pass. ValueError names what may have drawn.
     """
     if torch.equal(before, generator_state(device)):
         return
@@ -179,8 +156,9 @@ def check_draws(model: nn.Module, before: Tensor, device: torch.device) -> None:
     msg = (
         "the model must draw at random only in dropout layers (torch.nn's, torchvision's "
         "StochasticDepth, timm's DropPath), so that the layout does not change its masks; its "
-        f"training pass drew from torch's generator.{culprits} Set such dropout to 0 in "
-        "model.settings, or write it as a layer instead of a function."
+        f"training pass drew from torch's generator.{culprits} Set such dropout to 0 by a setting "
+        "of the model (of timm's and torchvision's: in model.settings), or write it as a layer "
+        "instead of a function."
     )
     raise ValueError(msg)
 

@@ -13,14 +13,10 @@ class RunLayer(nn.Module):
     The layer stays the same object, with its name, parameters, hooks and mode. A deep copy is such
     a layer too, and shares with the original what is the run's. What is serialised is the plain
     layer: `pickle` and `torch.save` find none of our classes in it.
-
-    Attributes:
-        plain_class: what the layer was.
-        state: what the run keeps for this layer; it has a method `copy_state`.
     """
 
-    plain_class: ClassVar[type[nn.Module]]
-    state: Any
+    plain_class: ClassVar[type[nn.Module]]  # what the layer was
+    state: Any  # what the run keeps for this layer; it has a method `copy_state`
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         copied = self._new_copy()
@@ -50,14 +46,7 @@ class RunLayer(nn.Module):
 def change_class(
     layer: nn.Module, mixin: type[RunLayer], state: Any, base: type[nn.Module] | None = None
 ) -> None:
-    """Make a layer the run's, in place.
-
-    Args:
-        layer: of torch's or a library's class.
-        mixin: what a run's layer of this kind does.
-        state: what the run keeps for the layer.
-        base: the class to derive from, if not the layer's own.
-    """
+    """Make a layer the run's, in place; `base` is the class to derive from, if not the layer's."""
     plain = type(layer)
     object.__setattr__(layer, "__class__", _make_subclass(mixin, plain, base or plain))
     layer.__dict__["state"] = state

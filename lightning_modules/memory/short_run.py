@@ -53,6 +53,9 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
             micro_batch=micro_batch,
             devices=1,
             num_nodes=1,
+            epochs=config.epochs or 1,
+            steps=None,
+            examples=None,
             warmup=0,
             lr_rule={"name": "none"},
             schedule={"name": "constant"},
@@ -68,7 +71,8 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
 
 def wanted_steps(config: RunConfig) -> int:
     """Steps after which everything has been allocated once [steps]."""
-    return _STEPS_OF_POWERSGD if config.comm_hook.name == "powersgd" else _STEPS
+    held = max(config.gradient_delay or 0, getattr(config.perturbation, "stale_steps", 0))
+    return max(_STEPS_OF_POWERSGD if config.comm_hook.name == "powersgd" else _STEPS, held + 2)
 
 
 def least_micro_batch(bn_span: int) -> int:

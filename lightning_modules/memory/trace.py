@@ -83,16 +83,13 @@ class _TracedFit(Callback):
     """Calls `Trainer.fit` on a micro-batch again and again, and counts the memory.
 
     Training ends at an epoch's last micro-batch, when everything has been allocated once.
-
-    Attributes:
-        held_gib: what the process held besides its tensors [GiB].
-        memory: of the tensors.
     """
 
-    memory: "TensorMemory"
+    memory: "TensorMemory"  # of the tensors
 
     def __init__(self, *, is_fake: bool, steps: int) -> None:
-        self._is_fake, self._steps, self.held_gib = is_fake, steps, 0.0
+        self._is_fake, self._steps = is_fake, steps
+        self.held_gib = 0.0  # what the process held besides its tensors
 
     def __call__(
         self, trainer: pl.Trainer, module: pl.LightningModule, loaders: dict[str, Any]
@@ -159,20 +156,13 @@ class TensorMemory(TorchDispatchMode):
     backward pass and the optimizer are temporaries. A parameter's ``.grad`` is a gradient. What
     outlives a step is optimizer state, even if a callback keeps it, such as an average of the
     weights. torch's own MemTracker, on which this is modelled, refuses a module that is called
-    twice, as in accumulation.
-
-    Args:
-        module: whose parameters and buffers are there from the start.
-
-    Attributes:
-        peak: bytes by class at the moment of the largest total, after the first step, in which the
-            optimizer's state is made.
-        sizes: sizes of the activations and temporaries at that moment, with the number of each
-            [bytes].
+    twice, as in accumulation. The module's parameters and buffers are there from the start.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
+        # Bytes by class at the moment of the largest total, after the first step, in which the
+        # optimizer's state is made; sizes of activations and temporaries then, and how many.
         self.peak, self.sizes = dict.fromkeys(CLASSES, 0), Counter[int]()
         self._now = dict.fromkeys(CLASSES, 0)
         self._living: dict[int, tuple[str, int]] = {}  # class and bytes, by id of a storage
@@ -192,13 +182,7 @@ class TensorMemory(TorchDispatchMode):
         """Training begins: what is alive by now, other than parameters, will outlive it."""
         self._keep({ACTIVATIONS, TEMPORARIES})
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         in_backward = is_in_backward()
         if self._was_in_backward and not in_backward:
             for parameter in self._module.parameters():

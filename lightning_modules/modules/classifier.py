@@ -7,9 +7,14 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torchmetrics import Metric
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
+from lightning_modules.data.batches import Data
+from lightning_modules.data.text import TextTokens
+from lightning_modules.modules.own_components import build_model
 from lightning_modules.process.device import copy_async
+from sweeper.spec.config import Component, is_ours
 
 
 class Classifier(pl.LightningModule):
@@ -58,6 +63,40 @@ class Classifier(pl.LightningModule):
         return {"loss": loss, "sums": {"loss": loss.detach() * len(labels), "accuracy": right}}
 
 
+class LanguageModel(Classifier):
+    """A classifier of tokens, which also logs the perplexity, exp of the mean loss per token."""
+
+    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0) -> None:
+        super().__init__(model, label_smoothing=label_smoothing)
+        self._perplexity = _Perplexity()
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
+        """The same, with the perplexity over all validation examples logged."""
+        step = super().validation_step(batch, batch_idx)
+        self._perplexity.update(step["loss"], len(batch[0]))
+        self.log("val_perplexity", self._perplexity)
+        return step
+
+
+class _Perplexity(Metric):
+    """MeanMetric would sum in float32 at first."""
+
+    total: Tensor
+    examples: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("total", "examples"):
+            self.add_state(name, torch.zeros((), dtype=torch.float64), "sum")
+
+    def update(self, loss: Tensor, examples: int) -> None:
+        self.total += loss.double() * examples
+        self.examples += examples
+
+    def compute(self) -> Tensor:
+        return (self.total / self.examples).exp()
+
+
 #: From outputs and labels: the mean loss over examples, and the number of correct predictions.
 Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -91,6 +130,20 @@ def score(
     )
     right = (outputs.argmax(dim=-1) == labels).sum()
     return loss, right if labels.ndim == 1 else right * len(labels) / labels.numel()
+
+
+def build_classifier(
+    component: Component, data: Data, *, label_smoothing: float, zero_init_last_norm: bool
+) -> Classifier:
+    """Our classifier of the data; images have channels-last format, for speed."""
+    shape, num_classes, is_own = data.input_shape, data.num_classes, not is_ours(component.target)
+    model = build_model(component, data) if is_own else component.build(shape, num_classes)
+    if zero_init_last_norm:
+        zero_last_norms(model)
+    if len(shape) == 3:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    kind = LanguageModel if isinstance(data, TextTokens) else Classifier
+    return kind(model, label_smoothing=label_smoothing)
 
 
 def zero_last_norms(model: nn.Module) -> None:

@@ -25,26 +25,25 @@ _NOT_THE_USERS = (*_OURS, *sysconfig.get_paths().values(), "<")
 class Finding:
     """Whether something holds, None if that could not be found out; why, and what to do.
 
-    `classes` are those of objects in checkpoints, which are read back only if they are trusted.
+    `classes` are those of objects in checkpoints, which are read back only if they are trusted;
+    `in_float32`: the module converts numbers to float32, whatever the precision; `seed` is the only
+    one that it holds for, None for any; `settings` are those of each group of the module's
+    optimizers.
     """
 
     holds: bool | None
     message: str
     do: str = ""
     classes: tuple[str, ...] = ()
+    in_float32: bool = False
+    seed: int | None = None
+    settings: tuple[dict[str, Any], ...] = ()
 
 
 def check_items(loader: "DataLoader[Any]", examples: Sequence[Request]) -> dict[str, Finding]:
     """Whether items are keyed and separate, by the guarantees' names."""
-
-    def fetch(example: Request) -> tuple[bytes | None, bool]:
-        seed_generators(0, *example.words)
-        before = generator_states()
-        return fingerprint(load_example(loader, example)), generator_states() != before
-
     try:
-        with keep_generators():
-            twice = [[fetch(example) for example in examples] for _ in range(2)]
+        twice = [fingerprint_items(loader, examples) for _ in range(2)]
         (first, drew), (second, drew_again) = (zip(*asked, strict=True) for asked in twice)
         if None in first:
             nothing = Finding(holds=None, message="not determined: the items cannot be compared")
@@ -61,6 +60,20 @@ def check_items(loader: "DataLoader[Any]", examples: Sequence[Request]) -> dict[
     same = {is_same_example(many, own, i, len(examples)) for i, own in enumerate(alone)}
     separate = _NOT_COMPARED if None in same else MIXED if False in same else _SEPARATE
     return {KEYED_ITEMS: keyed, SEPARATE_ITEMS: separate}
+
+
+def fingerprint_items(
+    loader: "DataLoader[Any]", examples: Sequence[Request]
+) -> list[tuple[bytes | None, bool]]:
+    """The fingerprint of each item, and whether it drew from a generator, seeded by its words."""
+
+    def fetch(example: Request) -> tuple[bytes | None, bool]:
+        seed_generators(0, *example.words)
+        before = generator_states()
+        return fingerprint(load_example(loader, example)), generator_states() != before
+
+    with keep_generators():
+        return [fetch(example) for example in examples]
 
 
 def check_passes(loader: "DataLoader[Any]") -> dict[str, dict[str, Any]]:
@@ -108,6 +121,12 @@ _OTHER_PASSES = Finding(
     "resumes, see different data",
     do="Draw from torch's, Python's or NumPy's global generators in the data set, and follow "
     "set_epoch instead of counting passes.",
+)
+OTHER_EXAMPLES = Finding(
+    holds=False,
+    message="data made a second time begin with other examples: each run, and a run that resumes, "
+    "trains and validates on a split of its own",
+    do="Split with a fixed seed.",
 )
 _KEPT = Finding(
     holds=False,

@@ -1,65 +1,42 @@
 """A user's LightningModule and DataModule: making them, and what a plan must know about them."""
 
-import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytorch_lightning as pl
 import torch
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
-from torch.nn.parameter import is_lazy
+from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_modules.data.batch_counts import item_count
 from lightning_modules.data.batches import Data
-from lightning_modules.data.counted_loaders import count_data, is_iterable
+from lightning_modules.data.counted_loaders import count_data, is_iterable, most_ranks
 from lightning_modules.data.own_loaders import OwnExamples, Pass
 from lightning_modules.data.randomness import seed_everything
-from lightning_modules.modules.item_findings import check_passes
+from lightning_modules.modules.classifier import build_classifier
+from lightning_modules.modules.item_findings import (
+    ITEMS,
+    OTHER_EXAMPLES,
+    check_passes,
+    fingerprint_items,
+)
+from lightning_modules.modules.own_components import check_sizes, instantiate_component
 from lightning_modules.modules.trial_findings import EXAMPLES, check_seeds, findings
 from lightning_modules.process.output import quieten
 from lightning_modules.run_class import call_once_layers_exist, run_class
 from sweeper.spec.config import Component, is_ours
+from sweeper.spec.guarantee_names import ADDITIVE, KEYED_ITEMS
 from sweeper.spec.import_path import import_callable
 from sweeper.upstream.one_lightning import unite
 from sweeper.upstream.torchs import record_seeds
 
 Indices = npt.NDArray[np.int64]
 _BATCHNORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
-
-def instantiate_component(component: Component | Mapping[str, Any], **more: Any) -> Any:
-    """The object that a config group describes, with the objects nested in it.
-
-    Args:
-        component: `_target_` and its arguments, which may be such groups too; as Hydra reads them,
-            with `_convert_` all unless it is given.
-        more: arguments passed if the target takes them, in place of those in the group.
-
-    Raises:
-        ValueError: if a target cannot be imported or does not take its arguments.
-    """
-    group = component.group if isinstance(component, Component) else dict(component)
-    target = group["_target_"]
-    found = import_callable(target, "_target_")
-    parameters = inspect.signature(found).parameters
-    group |= {key: more[key] for key in more if key in parameters or key in group}
-    is_datamodule = isinstance(found, type) and issubclass(found, pl.LightningDataModule)
-    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values()) and not is_datamodule
-    if "num_train_examples" not in parameters and not takes_all:
-        group.pop("num_train_examples", None)  # stated for the plan
-    try:
-        return instantiate({"_convert_": "all", **group})
-    except InstantiationException as error:
-        if error.__cause__ is not None and not isinstance(error.__cause__, TypeError):
-            raise error.__cause__ from None
-        msg = f"{target} must accept the settings in its config; got {sorted(group)}: {error}."
-        raise ValueError(msg) from error
 
 
 def build_data(component: Component | Mapping[str, Any], trained_by: str, batch: int) -> Any:
@@ -132,43 +109,30 @@ def build_module(component: Component | Mapping[str, Any]) -> pl.LightningModule
             own()
 
     run_class(module).wrap("configure_model", configure_once)
-    call_once_layers_exist(module, lambda: _check_sizes(module))
+    call_once_layers_exist(module, lambda: check_sizes(module))
     return module
-
-
-def _check_sizes(module: pl.LightningModule) -> None:
-    """Refuse lazy layers that have no weights yet: their initial values would be unknown.
-
-    Raises:
-        ValueError: if there are any.
-    """
-    lazy = [name for name, p in module.named_parameters() if is_lazy(p)]
-    if lazy:
-        msg = (
-            f"every layer must have its weights when training begins; got {lazy[0]} of a lazy "
-            "layer, which has seen no batch. Pass a batch through it in __init__, configure_model "
-            "or setup, or give its sizes."
-        )
-        raise ValueError(msg)
 
 
 def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """What can only be known by making the user's module and data.
 
     Args:
-        config: resolved; `module`, `data`, `loss_items` and `seed` are read.
+        config: resolved; `module`, `data`, `loss_items` and `seed` are read, and for a model of
+            the user's in our classifier `model` and what else makes it.
 
     Returns:
-        `num_train_examples`, and `is_iterable` for data without indices; for a user's module also
-        `has_batchnorm`, `is_automatic` (whether Lightning steps the optimizer) and `found` (what
-        `findings` returned).
+        `num_train_examples`; for data without indices `is_iterable` and `most_ranks`; for a
+        user's module or model also `has_batchnorm`, `is_automatic` (whether Lightning steps the
+        optimizer) and `found` (what `findings` returned).
 
     Raises:
         ValueError: if the examples have no order that could be the run's, or the items of a batch
-            cannot be counted; or if the module has data of its own but is to be trained on ours.
+            cannot be counted; if the module has data of its own but is to be trained on ours, or
+            the user's network cannot be made for the data.
     """
     seeds: list[object] = []
     data = _set_up_data(config, seeds)
+    has_classifier = is_ours(config["module"]["_target_"])
     found: dict[str, Any] = {}
     loader: Any = None
     examples = Pass(0, range(0))
@@ -180,13 +144,15 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         stated = config["data"].get("num_train_examples")
         if is_iterable(loader):
             num = count_data(loader) if stated is None else stated
-            found = {"num_train_examples": num, "is_iterable": True}
+            most = most_ranks(loader.dataset)
+            found = {"num_train_examples": num, "is_iterable": True, "most_ranks": most}
         else:
             examples = OwnExamples(loader, seed=0).examples(0)
             found["num_train_examples"] = len(examples)
         if weigh is not None:
             weigh(next(iter(loader)))
-    if is_ours(config["module"]["_target_"]):
+    model = config.get("model")
+    if has_classifier and (model is None or is_ours(model["_target_"])):
         return found
 
     latest: list[pl.LightningModule] = []
@@ -194,12 +160,12 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     def make() -> pl.LightningModule:
         seed_everything(config["seed"])
         with record_seeds(seeds):
-            latest[:] = [build_module(config["module"])]
+            latest[:] = [_build_trained(config, data)]
         return latest[0]
 
-    module = make()
+    module, fitted = make(), data
     if not isinstance(data, pl.LightningDataModule):
-        if is_overridden("train_dataloader", module):
+        if not has_classifier and is_overridden("train_dataloader", module):
             msg = (
                 "a module with data of its own must not be trained on other data; got "
                 f"{type(module).__name__}.train_dataloader and "
@@ -208,18 +174,53 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
             )
             raise ValueError(msg)
         loader, examples = DataLoader(Items(data)), Pass(0, range(data.num_train_examples))
-        data = pl.LightningDataModule()
+        fitted = pl.LightningDataModule()
     first = [examples.request(place) for place in range(min(EXAMPLES, len(examples)))]
-    found_out = findings(make, data, loader, first, weigh) if first else {}
+    found_out = findings(make, fitted, loader, first, weigh) if first else {}
     if found.get("is_iterable"):
         found_out = check_passes(loader)
+    elif found_out and found_out[KEYED_ITEMS]["holds"] and not isinstance(loader.dataset, Items):
+        before = fingerprint_items(loader, first[:ITEMS])
+        del data, fitted, loader, examples  # large data may not fit twice
+        loader = _set_up_data(config, []).train_dataloader()
+        examples = OwnExamples(loader, seed=0).examples(0)
+        again = [examples.request(place) for place in range(min(ITEMS, len(examples)))]
+        if fingerprint_items(loader, again) != before:
+            found_out[KEYED_ITEMS] = asdict(OTHER_EXAMPLES)
+    if has_classifier and found_out.get(ADDITIVE, {}).get("holds") is False:
+        found_out[ADDITIVE]["do"] = _OF_MODELS
+    settings = {f"{key}.{k}": v for key in ("module", "data") for k, v in config[key].items()}
     layers = [*module.modules(), *latest[0].modules()]  # those of its `setup` too
     return {
         **found,
         "has_batchnorm": any(isinstance(layer, _BATCHNORM) for layer in layers),
         "is_automatic": module.automatic_optimization,
-        "found": {**found_out, **check_seeds(seeds, config["seed"])},
+        "found": {**found_out, **check_seeds(seeds, config["seed"], settings)},
     }
+
+
+def _build_trained(config: Mapping[str, Any], data: Any) -> pl.LightningModule:
+    """The user's module, or our classifier with the user's model, and with some optimizer."""
+    if not is_ours(config["module"]["_target_"]):
+        return build_module(config["module"])
+    module = build_classifier(
+        Component.model_validate(config["model"]),
+        data,
+        label_smoothing=config["label_smoothing"],
+        zero_init_last_norm=config["zero_init_last_norm"],
+    )
+
+    def configure_optimizers(module: pl.LightningModule) -> SGD:
+        return SGD(module.parameters(), 0.1)
+
+    run_class(module).kind.configure_optimizers = configure_optimizers
+    return module
+
+
+_OF_MODELS = (
+    "Let the output for an example depend on no other example, and on no earlier call in the step; "
+    "otherwise compare only runs with the same micro_batch and devices."
+)
 
 
 def _set_up_data(config: Mapping[str, Any], seeds: list[object]) -> Any:

@@ -6,7 +6,7 @@ this batch would have. Lightning's loops, and all other hooks, see the counts of
 """
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,9 +44,11 @@ class RunTrainer(pl.Trainer):
 
     Attributes:
         is_plain: whether the plain counts are shown.
+        around_save: entered while a checkpoint is made.
     """
 
     is_plain = False
+    around_save: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def __init__(self, counts: PlainCounts, **settings: Any) -> None:
         self._counts = counts
@@ -76,6 +78,11 @@ class RunTrainer(pl.Trainer):
         is_module = isinstance(project, pl.LightningModule)
         for name in _OF_MODULES if is_module else _OF_DATA:
             run_class(project).wrap(name, prepare)
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        """Save a checkpoint, within `around_save`."""
+        with self.around_save():
+            super().save_checkpoint(*args, **kwargs)
 
     @property
     def world_size(self) -> int:

@@ -1,7 +1,7 @@
 """What is guaranteed for a user's module and data, tried in a few micro-batches on a CPU."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -62,8 +62,8 @@ def findings(
             break
         steps = TrialSteps(loader, examples, weigh, precision).run(module, data)
         found |= {
-            ADDITIVE: _check_additive(steps),
-            FIXED_RATES: _check_rates(steps),
+            ADDITIVE: replace(_check_additive(steps), in_float32=steps.arithmetic == "32-true"),
+            FIXED_RATES: replace(_check_rates(steps), settings=steps.settings),
             KEYED_DRAWS: _check_draws(steps),
             WHOLE_CHECKPOINT: replace(_check_checkpoint(steps), classes=tuple(steps.saved_classes)),
         }
@@ -76,12 +76,15 @@ def findings(
     return {name: asdict(finding) for name, finding in found.items()}
 
 
-def check_seeds(seeds: Sequence[object], seed: int) -> dict[str, dict[str, Any]]:
+def check_seeds(
+    seeds: Sequence[object], seed: int, settings: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
     """Whether initial weights follow the run's seed, by the guarantee's name.
 
     Args:
         seeds: what generators were seeded with as the module and the data were made.
         seed: the run's.
+        settings: of the module and the data.
     """
     found = _NOTHING_SEEDED
     if others := [other for other in seeds if other != seed]:
@@ -90,6 +93,9 @@ def check_seeds(seeds: Sequence[object], seed: int) -> dict[str, dict[str, Any]]
             "different seeds start from the same weights and understate the variation over seeds"
         )
         found = Finding(holds=False, message=message, do=_SEED_NOTHING)
+    elif seeds and (given := [k for k, v in settings.items() if "seed" in k and v == seed]):
+        message = f"the module or the data seeds with {seed}, the run's seed, which {given[0]} is"
+        found = Finding(holds=True, message=message, seed=seed)
     elif seeds:
         message = f"not determined: the module or the data seeds with {seed}, as the run does"
         found = Finding(holds=None, message=message)
@@ -110,10 +116,10 @@ def _check_additive(steps: TrialSteps) -> Finding:
         return _DRAWS_ANYWAY
     if not results:
         return _NOT_ACCUMULATED
-    found = _compare_windows(results, _TOLERANCE[steps.precision])
+    found = _compare_windows(results, _TOLERANCE[steps.arithmetic])
     alone = steps.mode_results("fixed")[0].loss
     for result in steps.mode_results("within") if found.holds else ():
-        loss, tolerance = result.loss, _TOLERANCE[steps.precision]
+        loss, tolerance = result.loss, _TOLERANCE[steps.arithmetic]
         if loss and alone and not math.isclose(loss, alone, rel_tol=tolerance):
             return _COUNTS_PARTS
     names = steps.changed_within
@@ -166,7 +172,9 @@ def _compare_window(whole: Result, pair: Sequence[Result], tolerance: float) -> 
         f"the loss of some examples is {loss:.6g}, but the mean over their parts "
         f"{mean_of_parts:.6g}{same}: it is {kind}, so each layout has a different gradient"
     )
-    return Finding(holds=False, message=message, do=_TAKE_MEANS)
+    return Finding(
+        holds=False, message=message, do=_NO_MEAN if kind == "not a mean" else _TAKE_MEANS
+    )
 
 
 def _weighted_sum(factors: Sequence[float], terms: Sequence[Any]) -> Any:
@@ -176,6 +184,8 @@ def _weighted_sum(factors: Sequence[float], terms: Sequence[Any]) -> Any:
 def _check_rates(steps: TrialSteps) -> Finding:
     if not steps.rates or not all(steps.rates):
         return _NO_RATES if steps.error is None else _explain_stop(steps)
+    if steps.followed:
+        return replace(_FOLLOWS, message=_FOLLOWS.message.format(steps.followed))
     plain, *others = steps.rates
     if all(rates == plain for rates in others):
         return _SAME_RATES
@@ -197,10 +207,10 @@ def _check_draws(steps: TrialSteps) -> Finding:
         message = (
             f"with dropout masks per example, a training step raises {describe_error(steps.error)}"
         )
-        return Finding(holds=False, message=message, do="A run would raise the same error.")
+        return Finding(holds=False, message=message, do="A run may raise the same error.")
     if not steps.mode_results("keyed")[0].drew:
         # If the module is additive without dropout, it must be so with masks by example.
-        fixed, tolerance = steps.mode_results("fixed"), _TOLERANCE[steps.precision]
+        fixed, tolerance = steps.mode_results("fixed"), _TOLERANCE[steps.arithmetic]
         drew = any(result.drew for result in fixed)
         if drew or not (fixed and _compare_windows(fixed, tolerance).holds):
             return _ALL_KEYED
@@ -245,8 +255,13 @@ _FLAT = Finding(
     message="not determined: the gradient of so few examples is 0, as with a triplet loss",
 )
 _TAKE_MEANS = (
-    "Take the mean over examples; for a mean over tokens or boxes, set loss_items. Otherwise "
-    "compare only runs with the same micro_batch and devices."
+    "Take the mean over examples. As it is, micro_batch and the number of ranks are part of the "
+    "run's identity."
+)
+_NO_MEAN = (
+    "If it is a mean over tokens or boxes, set loss_items. A loss that compares examples, such as "
+    "a contrastive one, needs no change: micro_batch and the number of ranks are part of the run's "
+    "identity."
 )
 _NOT_ACCUMULATED = Finding(
     holds=None, message="not tested: with manual optimization nothing is accumulated"
@@ -265,6 +280,13 @@ _COUNTS_PARTS = Finding(
 _SAME_RATES = Finding(
     holds=True, message="learning rates are those of one rank without accumulation"
 )
+_FOLLOWS = Finding(
+    holds=False,
+    message="a ReduceLROnPlateau follows {} from step to step, which is that of the last "
+    "micro-batch: each layout has another schedule",
+    do="Let it follow the mean of an epoch (interval=epoch); otherwise compare only runs of one "
+    "layout.",
+)
 _NO_RATES = Finding(holds=None, message="not determined: there are no learning rates to compare")
 _SCALE_WITH_BATCH = (
     "Make the rates from self.trainer.world_size and num_training_batches in configure_optimizers, "
@@ -278,8 +300,8 @@ _ALL_KEYED = Finding(
     holds=True, message="a step draws nothing at random but dropout masks per example"
 )
 _DRAW_IN_LAYERS = (
-    "Use dropout layers instead of functions, with the examples first; otherwise compare only "
-    "runs with the same micro_batch."
+    "For dropout, use layers with the examples first. Other draws, such as those of a VAE, need no "
+    "change; compare runs with the same micro_batch."
 )
 _OTHER_MASKS = Finding(
     holds=False,

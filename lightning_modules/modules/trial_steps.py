@@ -1,6 +1,7 @@
 """A few training steps of a user's module on a CPU, each from its initial weights."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ from lightning_modules.process.saved_classes import (
 )
 from lightning_modules.run_class import run_class
 from sweeper.upstream.lightnings import configure_optimizers, set_global_step
-from sweeper.upstream.torchs import pretend_ranks
+from sweeper.upstream.torchs import converts_numbers, pretend_ranks
 
 WINDOW = 4  # examples of a micro-batch, which is split into halves, and into the first and the rest
 STEPS = 100  # steps per epoch that schedulers see
@@ -73,6 +74,7 @@ _EPOCHS = 10  # epochs that schedulers see
 _LAYOUTS = ((1, 1), (3, 1), (1, 2))  # accumulation steps, ranks
 _MANY = 1000  # micro-batches of a step whose end is not reached
 _FURTHER = 1.01  # factor on what is trained, so that averages of it would change
+_ENTRIES = 2**22  # of a gradient that is kept
 _STEP = 1  # the step of all passes: what depends on `global_step` is the same on every layout
 _BATCHNORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _KNOWN_LAYERS = (
@@ -136,6 +138,9 @@ class TrialSteps(Callback):
         changed_within: parameters and buffers, except BatchNorm's, that change within a step.
         rates: learning rates of its schedulers on several layouts, shape (layouts, steps); empty
             if it raised an error.
+        arithmetic: the precision to which its numbers are right: it may convert them to float32.
+        settings: numbers of each group of its optimizers but the rates; None where they change.
+        followed: a value of a micro-batch by which a scheduler sets rates; empty if none does.
         error: what the module raised, which ended the passes.
         saved_by: the hook by which the module adds to checkpoints; empty if it does not.
         saved_classes: of the objects in a checkpoint, which are not read back by default.
@@ -165,9 +170,12 @@ class TrialSteps(Callback):
         self.drawing_layers: list[str] = []
         self.changed_within: list[str] = []
         self.rates: list[list[float]] = []
+        self.settings: tuple[dict[str, Any], ...] = ()
         self.saved_classes: list[str] = []
         self.unsaved: Exception | None = None
         self.error: Exception | None = None
+        self.arithmetic = precision
+        self.followed = ""
         self.saved_by = ""
 
     def run(self, module: pl.LightningModule, data: pl.LightningDataModule) -> "TrialSteps":
@@ -222,7 +230,10 @@ class TrialSteps(Callback):
             else:
                 self.error = RuntimeError("the module ended the epoch early")
             if any(result.is_made for result in self._results):
-                self.rates = [_find_rates(trainer, module, *layout) for layout in _LAYOUTS]
+                seen = {*trainer.callback_metrics}
+                found = [_step_schedulers(trainer, module, *layout) for layout in _LAYOUTS]
+                self.rates, (self.settings, *_) = map(list, zip(*found, strict=True))
+                self.followed = next(filter(seen.__contains__, _monitors(module)), "")
         return self
 
     def mode_results(self, mode: str) -> list[Result]:
@@ -296,6 +307,13 @@ class TrialSteps(Callback):
             self._modes = {part: self._modes.get(part, part.training) for part in module.modules()}
         self._position.move(epoch=0, step=0, first_example=places.start, examples=len(places))
 
+    def on_before_backward(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
+    ) -> None:
+        """See whether the module computes in float32, whatever the Trainer's precision."""
+        if converts_numbers(loss):
+            self.arithmetic = "32-true"
+
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
@@ -306,7 +324,7 @@ class TrialSteps(Callback):
             given = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
             dense = [g.to_dense() for g in given]
             real = [torch.view_as_real(g) if g.is_complex() else g for g in dense]
-            self._results[-1].gradient = torch.cat([g.flatten().double() for g in real])
+            self._results[-1].gradient = _shorten(torch.cat([g.flatten().double() for g in real]))
 
     def on_train_batch_end(
         self,
@@ -351,24 +369,62 @@ class TrialSteps(Callback):
             self.unsaved = error
 
 
-def _find_rates(
+def _shorten(gradient: Tensor) -> Tensor:
+    """A gradient as sums of its entries with random signs, since many of them are kept at once.
+
+    It is linear in the gradient, and its norm is close to the gradient's.
+    """
+    if len(gradient) <= _ENTRIES:
+        return gradient
+    signs = torch.rand(len(gradient), generator=torch.Generator().manual_seed(0)) < 0.5
+    signed = torch.where(signs, gradient, -gradient)
+    return nn.functional.pad(signed, (0, -len(signed) % _ENTRIES)).view(-1, _ENTRIES).sum(0)
+
+
+def _step_schedulers(
     trainer: RunTrainer, module: pl.LightningModule, accumulation_steps: int, ranks: int
-) -> list[float]:
-    """The rates of a module that is configured on a layout, and its schedulers stepped."""
+) -> tuple[list[float], tuple[dict[str, Any], ...]]:
+    """The rates of a module that is configured on a layout, and its schedulers stepped.
+
+    Also each group's other numbers, None for those that change.
+    """
     trainer.accumulate_grad_batches = accumulation_steps
     trainer.fit_loop.max_batches = STEPS * accumulation_steps
     rates: list[float] = []
+    found: tuple[dict[str, Any], ...] = ()
     try:
         with pretend_ranks(ranks):
             optimizers, schedulers = configure_optimizers(module)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        found = tuple(map(_numbers, groups))
         for _ in range(STEPS):
-            rates += [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+            rates += [group["lr"] for group in groups]
             for config in schedulers:
                 if not config.reduce_on_plateau:
                     module.lr_scheduler_step(config.scheduler, None)
+            for numbers, group in zip(found, groups, strict=True):
+                numbers |= {name: None for name in numbers if numbers[name] != group[name]}
     except Exception:  # noqa: BLE001  whatever a user's module raises once more
-        return []
-    return rates
+        rates = []
+    return rates, found
+
+
+def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+    """A group's settings that are numbers, or tuples of them, without its rates."""
+    return {
+        name: value
+        for name, value in group.items()
+        if not name.endswith("lr")
+        and all(type(v) in (int, float) for v in (value if type(value) is tuple else [value]))
+    }
+
+
+def _monitors(module: pl.LightningModule) -> list[str]:
+    """What the module's schedulers follow from step to step."""
+    with suppress(Exception):
+        _, schedulers = configure_optimizers(module)
+        return [str(c.monitor) for c in schedulers if c.reduce_on_plateau and c.interval == "step"]
+    return []
 
 
 def _split_window(first: int, size: int) -> list[range]:

@@ -1,4 +1,4 @@
-"""timm's LARS and LAMB; `adapt` of a group switches its trust ratio, at any weight decay.
+"""timm's LARS, LAMB and Muon; `adapt` of a group switches its trust ratio, at any weight decay.
 
 By default, timm disables the trust ratio where the weight decay is 0. Settings are timm's; conf
 sets them as in the papers.
@@ -40,6 +40,24 @@ def lamb(
     return _import_timm().Lamb(_timm_groups(parameters), betas=tuple(betas), **settings)
 
 
+def muon(
+    parameters: Sequence[dict[str, Any]], *, betas: Sequence[float], **settings: Any
+) -> Optimizer:
+    """Muon: the momentum of a matrix, replaced by the nearest matrix with orthogonal rows.
+
+    A convolution is a matrix of shape (out, in x height x width). What is no matrix, or has fewer
+    than 4 rows or columns, takes AdamW's step at the same rate; `betas` are AdamW's.
+
+    Source:
+        Jordan et al. 2024, kellerjordan.github.io/posts/muon. Differs from there: embeddings and
+        the last layer are matrices like all others.
+
+    Raises:
+        ValueError: if timm is not installed.
+    """
+    return _import_timm().Muon(parameters, betas=tuple(betas), **settings)
+
+
 def _timm_groups(parameters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
@@ -56,7 +74,7 @@ def _import_timm() -> Any:
         return importlib.import_module("timm.optim")
     except ModuleNotFoundError as error:
         msg = (
-            "optimizers lars, lamb, vr_lars and vr_lamb need the package timm; it is not "
+            "optimizers lars, lamb, vr_lars, vr_lamb and muon need the package timm; it is not "
             "installed. Install it with: pip install 'batch-sweeper[timm]'"
         )
         raise ValueError(msg) from error

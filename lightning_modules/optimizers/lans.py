@@ -7,19 +7,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from sweeper.upstream.torchs import (
-    foreach_add_,
-    foreach_addcmul_,
-    foreach_div,
-    foreach_div_,
-    foreach_lerp_,
-    foreach_mul_,
-    foreach_norm,
-    foreach_sqrt,
-)
-
-Tensors = tuple[Tensor, ...] | list[Tensor]
-
 
 class LANS(Optimizer):
     """LAMB made blind to the gradient's scale, so that nothing needs clipping.
@@ -37,13 +24,7 @@ class LANS(Optimizer):
     """
 
     def __init__(
-        self,
-        parameters: Any,
-        *,
-        lr: float,
-        betas: Sequence[float],
-        eps: float,
-        weight_decay: float,
+        self, parameters: Any, *, lr: float, betas: Sequence[float], eps: float, weight_decay: float
     ) -> None:
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, {**defaults, "adapt": True, "steps": 0})
@@ -57,39 +38,33 @@ class LANS(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             if weights := [weight for weight in group["params"] if weight.grad is not None]:
-                self._update(weights, group)
+                group["steps"] += 1
+                for weight in weights:
+                    self._update(weight, group)
         return loss
 
-    def _update(self, weights: list[Tensor], group: dict[str, Any]) -> None:
-        group["steps"] += 1
-        beta1, beta2 = group["betas"]
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
-        lengths = [norm.where(norm > 0, 1.0) for norm in foreach_norm(gradients)]
-        unit = foreach_div(gradients, lengths)
-        for weight in weights:
-            if not self.state[weight]:
-                names = ("first_moment", "second_moment")
-                self.state[weight].update({name: torch.zeros_like(weight) for name in names})
-        first = [self.state[weight]["first_moment"] for weight in weights]
-        second = [self.state[weight]["second_moment"] for weight in weights]
-        foreach_lerp_(first, unit, 1 - beta1)
-        foreach_mul_(second, beta2)
-        foreach_addcmul_(second, unit, unit, value=1 - beta2)
-        roots = foreach_sqrt(second)
-        foreach_div_(roots, (1 - beta2 ** group["steps"]) ** 0.5)
-        foreach_add_(roots, group["eps"])
-        means = foreach_div(first, 1 - beta1 ** group["steps"])
-        averaged, current = (_directions(weights, of, roots, group) for of in (means, unit))
-        foreach_add_(weights, averaged, alpha=-group["lr"] * beta1)
-        foreach_add_(weights, current, alpha=-group["lr"] * (1 - beta1))
+    def _update(self, weight: Tensor, group: dict[str, Any]) -> None:
+        state, steps, (beta1, beta2) = self.state[weight], group["steps"], group["betas"]
+        if not state:
+            names = ("first_moment", "second_moment")
+            state.update({name: torch.zeros_like(weight) for name in names})
+        gradient = weight.grad
+        assert gradient is not None
+        length = torch.linalg.vector_norm(gradient)
+        unit = gradient / length.where(length > 0, 1.0)
+        first = state["first_moment"].lerp_(unit, 1 - beta1)
+        second = state["second_moment"].mul_(beta2).addcmul_(unit, unit, value=1 - beta2)
+        root = (second / (1 - beta2**steps)).sqrt_().add_(group["eps"])
+        averaged = _direction(weight, first / (1 - beta1**steps), root, group)
+        current = _direction(weight, unit, root, group)
+        weight.add_(averaged, alpha=-group["lr"] * beta1)
+        weight.add_(current, alpha=-group["lr"] * (1 - beta1))
 
 
-def _directions(weights: Tensors, above: Tensors, roots: Tensors, group: dict[str, Any]) -> Tensors:
-    """``above / roots + weight_decay w`` of each layer, rescaled to the norm of its weights."""
-    directions = foreach_div(above, roots)
-    foreach_add_(directions, weights, alpha=group["weight_decay"])
+def _direction(weight: Tensor, above: Tensor, root: Tensor, group: dict[str, Any]) -> Tensor:
+    """``above / root + weight_decay w`` of a layer, rescaled to the norm of its weights."""
+    direction = (above / root).add_(weight, alpha=group["weight_decay"])
     if group["adapt"]:
-        norms = zip(foreach_norm(weights), foreach_norm(directions), strict=True)
-        ratios = [(w / u).where((w > 0) & (u > 0), 1.0) for w, u in norms]
-        foreach_mul_(directions, ratios)
-    return directions
+        w, u = torch.linalg.vector_norm(weight), torch.linalg.vector_norm(direction)
+        direction.mul_((w / u).where((w > 0) & (u > 0), 1.0))
+    return direction

@@ -1,4 +1,4 @@
-"""DDP whose optimizer steps may be taken at a multiple of the optimizer's own rates."""
+"""DDP whose optimizer steps may be taken at other rates and settings than the optimizer's own."""
 
 import inspect
 import pickle
@@ -18,6 +18,8 @@ from torch.optim import Optimizer
 
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
 from lightning_modules.process.saved_classes import find_saved_classes, trust
+from sweeper.spec.lr_rules import Mappings
+from sweeper.spec.scaled_settings import apply_mappings, check_settings
 from sweeper.upstream.lightnings import call_before_steps
 from sweeper.upstream.torchs import ignore_buffers
 
@@ -36,6 +38,9 @@ class RunStrategy(DDPStrategy):
     restored after the step: schedulers, some of which multiply the current rate, never see the
     factor. Every step goes through here, in manual optimization too.
 
+    Settings that a rule changes are changed once, in the first step of their group, which from then
+    on has its own values as `at_base_batch`, also in checkpoints.
+
     Args:
         exchanges: whether gradients are exchanged, or seen by a hook; if not, DDP does not wrap the
             module.
@@ -44,14 +49,8 @@ class RunStrategy(DDPStrategy):
             rank 0, as in any DDP. No buffers are broadcast of our modules, nor of ghost BatchNorm,
             whose statistics are merged once per epoch.
         trusted: classes of objects that a checkpoint may hold.
+        mappings: of the groups' settings, from their own values to those of the steps.
         settings: of DDP.
-
-    Attributes:
-        factor: of the steps to come; None leaves the rates alone.
-        own_lrs: of the last step, of every group of its optimizer, before the factor.
-        used_lrs: the same after the factor, as read back from the optimizer.
-        num_steps: taken so far, of all optimizers [steps].
-        num_bare_steps: those that did not go through here, so without the factor [steps].
     """
 
     def __init__(
@@ -60,18 +59,21 @@ class RunStrategy(DDPStrategy):
         exchanges: bool = True,
         is_users: bool = False,
         trusted: Collection[str] = (),
+        mappings: Mappings | None = None,
         **settings: Any,
     ) -> None:
         own: dict[str, Any] = {_SYNC_BUFFERS: is_users, "find_unused_parameters": is_users}
         super().__init__(gradient_as_bucket_view=True, **own | settings)
-        self._trusted = trusted
-        self._exchanges, self.num_steps, self.num_bare_steps = exchanges, 0, 0
+        self._trusted, self._mappings = trusted, mappings or {}
+        self._exchanges = exchanges
         self._exchanged: set[nn.Parameter] | None = None
+        self.num_steps = 0  # taken so far, of all optimizers
+        self.num_bare_steps = 0  # those that did not go through here, so without the factor
         self._stepped: list[dict[str, Any]] | None = None  # groups of the optimizer in its step
         self._before: list[Any] = []  # their own rates, while these are multiplied
-        self.factor: float | None = None
-        self.own_lrs: list[float] = []
-        self.used_lrs: list[float] = []
+        self.factor: float | None = None  # of the steps to come; None leaves the rates alone
+        self.own_lrs: list[float] = []  # of the last step, by group, before the factor
+        self.used_lrs: list[float] = []  # after it, as read back from the optimizer
 
     def setup(self, trainer: Trainer) -> None:
         """Have the rates multiplied as the last thing before a step."""
@@ -81,6 +83,7 @@ class RunStrategy(DDPStrategy):
             self.num_bare_steps += self._stepped is None
 
         call_before_steps(self.precision_plugin, self._multiply_rates)
+        call_before_steps(self.precision_plugin, self._change_settings)
         for optimizer in self.optimizers:
             optimizer.register_step_post_hook(count_bare_step)
 
@@ -89,8 +92,7 @@ class RunStrategy(DDPStrategy):
     ) -> dict[str, Any]:
         """Read a checkpoint, and add the module's hyperparameters, as Lightning's checkpoints have.
 
-        Raises:
-            ValueError: if it holds objects of classes that are not trusted.
+        ValueError if it holds objects of classes that are not trusted.
         """
         try:
             with trust(self._trusted):
@@ -144,8 +146,7 @@ class RunStrategy(DDPStrategy):
     def check_exchanged(self) -> None:
         """Refuse parameters that are trained now, but were not when DDP wrapped the module.
 
-        Raises:
-            ValueError: if there are any: each rank would have its own.
+        ValueError if there are any: each rank would have its own.
         """
         if self._exchanged is None or self.world_size == 1:
             return
@@ -165,8 +166,7 @@ class RunStrategy(DDPStrategy):
     def check_agreement(self) -> None:
         """Refuse weights that differ between ranks, by their norms and sums; all ranks take part.
 
-        Raises:
-            ValueError: if there are any.
+        ValueError if there are any.
         """
         if self._exchanged is None or self.world_size == 1:
             return
@@ -202,19 +202,15 @@ class RunStrategy(DDPStrategy):
         return super().block_backward_sync() if self._exchanges else nullcontext()
 
     def optimizer_step(
-        self,
-        optimizer: Optimizer,
-        closure: Callable[[], Any],
-        model: Any = None,
-        **kwargs: Any,
+        self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **kwargs: Any
     ) -> Any:
         """Take a step; the optimizer's own rates are restored, whatever happens in it.
 
-        Raises:
-            ValueError: if the optimizer evaluates a batch again of which it only has a part.
+        ValueError if the optimizer evaluates a batch again of which it only has a part.
         """
         self.num_steps += 1
         self._stepped, passes = optimizer.param_groups, 0
+        self._stepped_name = type(optimizer).__name__
         self._lrs_of_step: tuple[list[float], list[float]] = ([], [])
 
         def run_closure() -> Any:
@@ -249,6 +245,18 @@ class RunStrategy(DDPStrategy):
             group["lr"] = lr * self.factor
         own = [float(lr) for lr in self._before]
         self._lrs_of_step = own, [float(group["lr"]) for group in self._stepped]
+
+    def _change_settings(self) -> None:
+        """Change the settings of new groups; ValueError if others are not as they were left."""
+        for group in self._stepped or () if self._mappings else ():
+            is_new = "at_base_batch" not in group
+            own = {name: group.get(name) for name in self._mappings}
+            own = group.setdefault("at_base_batch", own)
+            changed = apply_mappings(self._mappings, own, self._stepped_name)
+            if not is_new:
+                differ = [name for name, value in changed.items() if group[name] != value]
+                check_settings(differ, self._stepped_name)
+            group.update(changed)
 
     def _restore_rates(self) -> None:
         """Restore the groups' own rates, if they were multiplied."""

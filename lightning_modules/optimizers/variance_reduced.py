@@ -33,12 +33,7 @@ def vr_lars(parameters: Groups, *, floor: float, gradient_span: int, **settings:
 
 
 def vr_lamb(
-    parameters: Groups,
-    *,
-    floor: float,
-    gradient_span: int,
-    betas: Sequence[float],
-    **settings: Any,
+    parameters: Groups, *, floor: float, gradient_span: int, betas: Sequence[float], **settings: Any
 ) -> Optimizer:
     """LAMB on gradients weighted by an average of their ratios; the third beta is its decay."""
     del gradient_span

@@ -16,6 +16,7 @@ import torch
 from sweeper.spec.worker_args import CHECKPOINT, WorkerArgs
 from sweeper.store.energy import energy_note
 from sweeper.store.publish import publish_json
+from sweeper.upstream.nvml import gpu_users
 
 _MJ_PER_KWH = 3.6e9
 #: The counter is read this often [seconds], and every so many readings it is noted.
@@ -109,8 +110,7 @@ class _Gpu:
     def energy_mj(self) -> int:
         """The energy counter, which only goes up [millijoules]."""
         with self._explain_errors():
-            users = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle)
-            num_users = len({user.pid for user in users})
+            num_users = len(gpu_users(self._nvml, self._handle))
             if num_users > 1:
                 msg = f"{num_users} processes use the GPU, and NVML counts them together."
                 raise _NotCounted(msg)

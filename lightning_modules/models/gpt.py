@@ -1,4 +1,4 @@
-"""A small language model: the next byte of a text, from the bytes before it."""
+"""A small GPT: the next token of a text, from the tokens before it."""
 
 import torch
 from torch import Tensor, nn
@@ -7,17 +7,19 @@ from torch.nn import functional
 from sweeper.spec.values import Count
 
 
-class ByteTransformer(nn.Module):
+class GPT(nn.Module):
     """A decoder-only transformer with pre-normalisation and learned positions.
 
-    `input_shape` is the length of a sequence; the number of heads divides the width of embeddings.
+    `input_shape` is the length of a sequence, `num_classes` the number of tokens; the number of
+    heads divides the width of embeddings. The parametrisation is the standard one (not muP).
 
     Raises:
         ValueError: if the number of heads does not divide the width.
 
     Source:
         Radford et al. 2019, "Language models are unsupervised multitask learners" (GPT-2).
-        Differs from it: no dropout, and the output layer is the embedding transposed.
+        Differs from it: no dropout, and attention without biases; that of keys has no gradient, so
+        Adam would make steps of its rounding error.
     """
 
     def __init__(
@@ -27,20 +29,21 @@ class ByteTransformer(nn.Module):
             msg = f"model.heads must divide model.width; got {heads=}, {width=}. Change one."
             raise ValueError(msg)
         super().__init__()
-        self.symbols = nn.Embedding(num_classes, width)
+        self.tokens = nn.Embedding(num_classes, width)
         self.positions = nn.Parameter(torch.empty(input_shape[0], width))
         self.layers = nn.Sequential(*(_Layer(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
-        nn.init.normal_(self.symbols.weight, std=0.02)
-        nn.init.normal_(self.positions, std=0.02)
         for name, parameter in self.named_parameters():
-            if name.endswith("out.weight"):  # what is added to the residual stream
-                nn.init.normal_(parameter, std=0.02 / (2 * depth) ** 0.5)
+            if parameter.ndim == 2:
+                is_added = name.endswith("out.weight")  # to the residual stream
+                nn.init.normal_(parameter, std=0.02 / (2 * depth) ** 0.5 if is_added else 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
-    def forward(self, symbols: Tensor) -> Tensor:
-        """Logits, shape (n, length, num_classes), of symbols, shape (n, length)."""
-        hidden = self.symbols(symbols) + self.positions[: symbols.shape[1]]
-        return functional.linear(self.norm(self.layers(hidden)), self.symbols.weight)
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits, shape (n, length, num_classes), of tokens, shape (n, length)."""
+        hidden = self.tokens(tokens) + self.positions[: tokens.shape[1]]
+        return functional.linear(self.norm(self.layers(hidden)), self.tokens.weight)
 
 
 class _Layer(nn.Module):

@@ -1,0 +1,39 @@
+"""A training pass that leaves no trace but its gradients."""
+
+import inspect
+from copy import copy, deepcopy
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from torchmetrics import Metric
+
+from lightning_modules.data.randomness import keep_generators
+from lightning_modules.run_class import run_class
+from sweeper.upstream.torchs import metric_state, set_metric_state
+
+
+def call_training_step(
+    trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+) -> Any:
+    """What `training_step` returns.
+
+    The next pass logs, updates metrics and draws as if this one had not been made.
+    """
+    # Lightning gives `training_step` the index too if it takes that.
+    accepted = inspect.signature(pl_module.training_step).parameters.values()
+    takes_all = any(p.kind is p.VAR_POSITIONAL for p in accepted)
+    taken = (copy(batch), batch_idx)[: 2 if takes_all else len(accepted)]
+    metrics = [part for part in pl_module.modules() if isinstance(part, Metric)]
+    states = deepcopy([metric_state(metric) for metric in metrics])  # some share their states
+    devices = [pl_module.device] if pl_module.device.type == "cuda" else []
+    with (
+        trainer.precision_plugin.train_step_context(),
+        run_class(pl_module).mute("log"),
+        keep_generators(),
+        torch.random.fork_rng(devices),
+    ):
+        outputs = pl_module.training_step(*taken)
+    for metric, state in zip(metrics, states, strict=True):
+        set_metric_state(metric, state)
+    return outputs
