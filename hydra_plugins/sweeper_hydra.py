@@ -9,25 +9,42 @@ from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from sweeper.upstream.hydras import instantiate_launcher
+from sweeper.upstream import hydras
 
 if TYPE_CHECKING:
     from sweeper.launch.local.slots import LocalSettings
+    from sweeper.launch.queue.launcher import QueueSettings
     from sweeper.launch.slurm.submit import Request
     from sweeper.planning.plan import Event, Tasks
     from sweeper.store.ledger import Ledger
 
 
+class OwnFolder(hydras.OwnFolderSource):
+    """Found here by Hydra, as sources of configs are plugins too."""
+
+
+class OwnFolderFirst(SearchPathPlugin):
+    """Looks for options in a user's config folder before ours."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Called by Hydra when it starts."""
+        if folder := hydras.take_first():
+            search_path.prepend("own", f"own://{folder}")
+
+
 class RunLauncher(Launcher):
     """Where runs execute; its settings are in its file in conf/hydra/launcher."""
 
-    _refusal: ClassVar[str]
+    _name: ClassVar[str]
+    _for_hydras_sweepers: ClassVar[str]  # Hydra's launcher of jobs in the same place
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
@@ -41,18 +58,22 @@ class RunLauncher(Launcher):
         """
         del hydra_context, task_function
         if not config.hydra.sweeper["_target_"].startswith(__name__):
-            raise ValueError(self._refusal)
+            self.launch((), 0)
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        """Never called: `setup` refuses the sweepers that would call it."""
+        """Refuse the sweepers that call it."""
         del job_overrides, initial_job_idx
-        raise ValueError(self._refusal)
+        msg = (
+            f"hydra/launcher={self._name} needs hydra/sweeper=grid, optuna or sequential. Use "
+            f"hydra/launcher={self._for_hydras_sweepers} with Hydra's own sweepers."
+        )
+        raise ValueError(msg)
 
     @abstractmethod
-    def check(self) -> None:
-        """ValueError if a setting is wrong; called before any run starts."""
+    def check(self) -> Any:
+        """The settings; ValueError if a setting is wrong. Called before any run starts."""
 
     @abstractmethod
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
@@ -62,16 +83,10 @@ class RunLauncher(Launcher):
 class LocalLauncher(RunLauncher):
     """Starts each run in fresh processes on this machine, or under torchrun on all its machines."""
 
-    _refusal = (
-        "hydra/launcher=local needs hydra/sweeper=grid, optuna or sequential. Use "
-        "hydra/launcher=basic with Hydra's own sweepers."
-    )
+    _name, _for_hydras_sweepers = "local", "basic"
 
-    def check(self) -> None:
-        """ValueError if a setting is wrong."""
-        self._checked()
-
-    def _checked(self) -> "LocalSettings":
+    def check(self) -> "LocalSettings":
+        """The settings; ValueError if a setting is wrong."""
         from sweeper.launch.local.slots import LocalSettings
         from sweeper.spec.sentences import read_model
 
@@ -84,26 +99,20 @@ class LocalLauncher(RunLauncher):
         from sweeper.launch.torchrun.group import torchrun_group
         from sweeper.launch.torchrun.launcher import run_with_torchrun
 
-        settings = self._checked()
+        settings = self.check()
         if group := torchrun_group():
             return run_with_torchrun(tasks, ledger, group)
         machine = inspect_machine(jobs=settings.jobs, runs_per_gpu=settings.runs_per_gpu)
-        return run_here(tasks, ledger, machine)
+        return run_here(tasks, ledger, machine, leave_occupied=True)
 
 
 class SlurmLauncher(RunLauncher):
     """Submits runs as job arrays and follows them."""
 
-    _refusal = (
-        "hydra/launcher=slurm needs hydra/sweeper=grid, optuna or sequential. Use "
-        "hydra/launcher=submitit_slurm with Hydra's own sweepers."
-    )
+    _name, _for_hydras_sweepers = "slurm", "submitit_slurm"
 
-    def check(self) -> None:
-        """ValueError if a setting is wrong."""
-        self._request()
-
-    def _request(self) -> "Request":
+    def check(self) -> "Request":
+        """The settings; ValueError if a setting is wrong."""
         from sweeper.commands.overrides import to_plain_values
         from sweeper.launch.slurm.submit import read_request
 
@@ -113,7 +122,26 @@ class SlurmLauncher(RunLauncher):
         """Execute runs on the cluster; see `sweeper.launch.slurm.launcher.run_on_slurm`."""
         from sweeper.launch.slurm.launcher import run_on_slurm
 
-        return run_on_slurm(tasks, ledger, self._request())
+        return run_on_slurm(tasks, ledger, self.check())
+
+
+class QueueLauncher(RunLauncher):
+    """Queues runs for workers on any machine, and follows them."""
+
+    _name, _for_hydras_sweepers = "queue", "basic"
+
+    def check(self) -> "QueueSettings":
+        """The settings; ValueError if a setting is wrong."""
+        from sweeper.launch.queue.launcher import QueueSettings
+        from sweeper.spec.sentences import read_model
+
+        return read_model(QueueSettings, self._settings, "hydra.launcher.")
+
+    def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
+        """Queue runs; see `sweeper.launch.queue.launcher.run_in_queue`."""
+        from sweeper.launch.queue.launcher import run_in_queue
+
+        return run_in_queue(tasks, ledger, detach=self.check().detach)
 
 
 class RunSweeper(Sweeper):
@@ -129,8 +157,19 @@ class RunSweeper(Sweeper):
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         """Called by Hydra before `sweep`."""
-        self._context, self._config = hydra_context, config
-        self._launcher = instantiate_launcher(hydra_context, task_function, config)
+        self._loader, self._config = hydra_context.config_loader, config
+        self._launcher = hydras.instantiate_launcher(hydra_context, task_function, config)
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Start the runs that these overrides select, and exit with their code."""
+        from sweeper.commands.overrides import command_settings, merge_preset, to_plain_values
+
+        options = {**command_settings(self._config), **to_plain_values(self._settings)}
+        sys.exit(self._run(merge_preset(self._params, arguments), options, self._launch()))
+
+    @abstractmethod
+    def _run(self, overrides: list[str], options: Mapping[str, Any], launch: Any) -> int:
+        """Start the runs; the command's exit code."""
 
     def _launch(self) -> Any:
         """The launcher's `launch_runs`; ValueError for Hydra's launchers, which only know jobs."""
@@ -139,7 +178,7 @@ class RunSweeper(Sweeper):
             return self._launcher.launch_runs
         kind = type(self._launcher)
         msg = (
-            "hydra/launcher must be local or slurm with this sweeper; got "
+            "hydra/launcher must be local, queue or slurm with this sweeper; got "
             f"{kind.__module__}.{kind.__name__}. With Hydra's own launchers use "
             "hydra/sweeper=basic."
         )
@@ -149,45 +188,28 @@ class RunSweeper(Sweeper):
 class GridSweeper(RunSweeper):
     """Starts a run at every combination of the overrides."""
 
-    def sweep(self, arguments: list[str]) -> None:
-        """Run the grid and exit with its code."""
-        from sweeper.commands.overrides import command_settings, expand, merge_preset
+    def _run(self, overrides: list[str], options: Mapping[str, Any], launch: Any) -> int:
+        from sweeper.commands.overrides import expand
         from sweeper.commands.sweep import run_sweep
 
-        points = expand(self._context.config_loader, merge_preset(self._params, arguments))
-        sys.exit(run_sweep(points, command_settings(self._config), self._launch()))
+        return run_sweep(expand(self._loader, overrides), options, launch)
 
 
 class OptunaSweeper(RunSweeper):
     """Tunes at every compared point; conf/hydra/sweeper/optuna.yaml explains the settings."""
 
-    def sweep(self, arguments: list[str]) -> None:
-        """Run the studies and exit with their code."""
-        from sweeper.commands.overrides import command_settings, merge_preset, to_plain_values
+    def _run(self, overrides: list[str], options: Mapping[str, Any], launch: Any) -> int:
         from sweeper.commands.tune import run_tuning
 
-        overrides = merge_preset(self._params, arguments)
-        options = {**command_settings(self._config), **to_plain_values(self._settings)}
-        loader = self._context.config_loader
-        sys.exit(run_tuning(overrides, loader, options, self._launch()))
+        return run_tuning(overrides, self._loader, options, launch)
 
 
 class SequentialSweeper(RunSweeper):
     """Adds seeds until a question is decided; settings: conf/hydra/sweeper/sequential.yaml."""
 
-    def sweep(self, arguments: list[str]) -> None:
-        """Answer the question and exit with the code of its runs."""
-        from sweeper.commands.overrides import (
-            command_settings,
-            expand,
-            merge_preset,
-            to_plain_values,
-        )
+    def _run(self, overrides: list[str], options: Mapping[str, Any], launch: Any) -> int:
+        from sweeper.commands.overrides import expand
         from sweeper.commands.sequential import run_sequential
 
-        overrides = merge_preset(self._params, arguments)
-        points = expand(
-            self._context.config_loader, [o for o in overrides if not o.startswith("question=")]
-        )
-        options = {**command_settings(self._config), **to_plain_values(self._settings)}
-        sys.exit(run_sequential(points, options, self._launch()))
+        points = expand(self._loader, [o for o in overrides if not o.startswith("question=")])
+        return run_sequential(points, options, launch)

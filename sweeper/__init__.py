@@ -1,8 +1,15 @@
 """Decides what to run and where, and stores the results; never imports torch."""
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sweeper.commands.from_python import plan, run
+
+__all__ = ["CONFIG_FOLDER", "import_own", "plan", "run"]
 
 _INSTALLED = Path(__file__).parent / "conf"
 
@@ -25,3 +32,10 @@ def import_own(name: str) -> None:
     assert spec.loader is not None, "as above"
     sys.modules[name] = package = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(package)
+
+
+def __getattr__(name: str) -> Any:
+    if name in {"plan", "run"}:  # pandas takes a second, and the command line needs neither
+        return getattr(importlib.import_module("sweeper.commands.from_python"), name)
+    msg = f"module 'sweeper' has no attribute {name!r}"
+    raise AttributeError(msg)

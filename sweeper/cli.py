@@ -25,14 +25,19 @@ COMMANDS = {
         "sweeper.commands.status",
         "show results, what is running, waiting or failed, and why; --watch",
     ),
+    "work": (
+        "sweeper.commands.work",
+        "train runs that hydra/launcher=queue has queued, on any machine",
+    ),
     "doctor": ("sweeper.commands.doctor", "find what would go wrong on this machine"),
+    "delete": ("sweeper.commands.delete", "forget runs, so that their sweep trains them again"),
     "compact": ("sweeper.commands.compact", "merge many small parquet files into one"),
     "equivalence": ("sweeper.commands.compare_layouts", "compare the weights of several layouts"),
     "analysis": ("analysis.cli", "draw figures, test claims, estimate, report"),
 }
 
 _HELP = """\
-usage: sweeper [override ...]       train one run
+usage: sweeper override ...         train one run
        sweeper -m [override ...]    train every point of a grid; repeat the command to resume
        sweeper COMMAND [-h] ...
 
@@ -60,6 +65,7 @@ _OPTIONAL_GROUPS = ("cluster", "experiment", "recipe")
 def main() -> NoReturn:
     """Run the command line; exit with its code."""
     open_closed_streams()
+    _take_unread()
     try:
         if unusable := _gone() or _hidden():
             sys.stderr.write(f"{unusable}\n")
@@ -73,6 +79,15 @@ def main() -> NoReturn:
         if end.code == INTERRUPTED:
             _have_stopped()
         raise
+    finally:
+        for path in _take_unread():
+            note(f"{path} is damaged, or of another program: it was left out.")
+
+
+def _take_unread() -> Sequence[Path]:
+    """The files of results folders that could not be read since it was last asked."""
+    reader = sys.modules.get("sweeper.store.publish")  # not imported for a help text
+    return reader.take_unread() if reader else ()
 
 
 def _have_stopped() -> None:
@@ -112,7 +127,8 @@ def _run(arguments: Sequence[str]) -> int | None:
     if first.isidentifier():
         sys.stderr.write(f"{_unknown(*arguments[:2])}\n")
         return BAD_INPUT
-    if {"-h", "--help", "--version"} & {*arguments}:
+    is_bare = not arguments and "COMP_LINE" not in os.environ
+    if is_bare or {"-h", "--help", "--version"} & {*arguments}:
         say(_version() if "--version" in arguments else _help())
         return DONE
     return _hydra()

@@ -69,6 +69,7 @@ class Trained:
     first_value: float
     has_batchnorm: bool
     is_own: bool
+    in_float32: bool
     is_reproducible: bool
     tensor: str = ""
 
@@ -78,7 +79,8 @@ class Trained:
         if self.is_reproducible:
             return 0.0
         bounds = BOUNDS_WITH_BATCHNORM if self.has_batchnorm else BOUNDS
-        return (BOUNDS_OF_OWN if self.is_own else bounds).get(self.precision)
+        precision = "32-true" if self.in_float32 else self.precision
+        return (BOUNDS_OF_OWN if self.is_own else bounds).get(precision)
 
     @property
     def holds(self) -> bool:
@@ -120,7 +122,10 @@ def main(arguments: Sequence[str]) -> int:
             )
             raise ValueError(msg)
         spec = planned.specs[0]
-        config = spec.config.with_changes(epochs=1, warmup=0, num_nodes=1)
+        short: dict[str, Any] = {"epochs": 1, "steps": None, "examples": None, "warmup": 0}
+        if growing := spec.config.growing:  # with its milestones in epochs
+            short["schedule"] = growing.model_dump(exclude_none=True)
+        config = spec.config.with_changes(**short, num_nodes=1)
         layouts, left_out = _feasible_layouts(config, options.layouts, ledger.results)
         configs = [config.with_changes(precision=word) for word in options.precision.split(",")]
     except ValueError as error:
@@ -132,7 +137,8 @@ def main(arguments: Sequence[str]) -> int:
     for sentence in left_out:
         console.print(f"skipped layout (ranks x accumulation steps) {sentence}")
     try:
-        rows = [row for changed in configs for row in compare(changed, layouts)]
+        in_float32 = bool(spec.facts.in_float32)
+        rows = [r for changed in configs for r in compare(changed, layouts, in_float32=in_float32)]
     except ValueError as error:
         refuse(error, "The layouts could not be compared.")
         return RUN_FAILED
@@ -163,9 +169,9 @@ _VALUE_DIFFERS = (
 
 def find_reasons(spec: RunSpec) -> list[str]:
     """Why the layouts of a user's module may differ, as far as known; empty for our own module."""
-    if not spec.config.has_own_module:
+    if not spec.config.has_own_code:
         return []
-    module = spec.config.module.name
+    module = spec.config.model_name
     found = [
         f"Not confirmed for {module}: {name}. {GUARANTEES[name]}"
         for name in missing(spec.facts.guarantees or ())
@@ -174,7 +180,9 @@ def find_reasons(spec: RunSpec) -> list[str]:
     return [*found, "`sweeper doctor` with the same overrides says more."] if found else []
 
 
-def compare(config: RunConfig, layouts: Sequence[dict[str, int]]) -> Iterator[Trained]:
+def compare(
+    config: RunConfig, layouts: Sequence[dict[str, int]], *, in_float32: bool = False
+) -> Iterator[Trained]:
     """Train an epoch on each layout and compare with the first; ValueError if any fails."""
     with tempfile.TemporaryDirectory(prefix="sweeper-equivalence-") as folder:
         configs = [config.with_changes(**layout, keep_checkpoint=True) for layout in layouts]
@@ -201,6 +209,7 @@ def compare(config: RunConfig, layouts: Sequence[dict[str, int]]) -> Iterator[Tr
                 first_value=rows[0][value],
                 has_batchnorm=has_batchnorm,
                 is_own=config.has_own_module,
+                in_float32=in_float32,
                 is_reproducible=bool(config.reproducible),
             )
 

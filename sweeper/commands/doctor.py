@@ -17,7 +17,7 @@ from sweeper.commands.checks.machine import machine_checks
 from sweeper.commands.checks.project import project_checks
 from sweeper.commands.refusals import CommandParser, refuse
 from sweeper.commands.show_plan import configs_of
-from sweeper.console.printing import say, text_console, whole_number
+from sweeper.console.printing import note, say, text_console, whole_number
 from sweeper.spec.outcomes import DONE, RUN_FAILED
 from sweeper.spec.sentences import several
 
@@ -49,19 +49,17 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _make_checks(options: argparse.Namespace) -> Iterator[Check]:
-    overrides = [word for word in options.words if "=" in word]
+    is_run = any("=" in word or word.startswith("~") for word in options.words)
+    overrides = options.words if is_run else []
     if not overrides and len(options.words) > 1:
         msg = f"doctor checks one results folder; got {' '.join(options.words)}. Name one."
         raise ValueError(msg)
     if overrides:
-        configs = configs_of(overrides, config_dir=options.config_dir)
-        if len(configs) != 1:
-            msg = (
-                f"doctor needs the overrides of one run; got {' '.join(overrides)}, which give "
-                f"{len(configs)} runs. Give each key one value."
-            )
-            raise ValueError(msg)
-        yield from project_checks(configs[0])
+        config, *others = configs_of(overrides, config_dir=options.config_dir)
+        if others:
+            note(f"Checking the first of {1 + len(others)} points.")
+        has_batch = any(word.startswith(("batch=", "+experiment=")) for word in overrides)
+        yield from project_checks(config, has_batch=has_batch)
     else:
         yield from machine_checks(devices=options.devices)
         yield from folder_checks(Path(*options.words[:1] or ["results"]))

@@ -6,6 +6,7 @@ large grid costs microseconds a point instead of Hydra's fifth of a second.
 
 import importlib
 import itertools
+import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,12 +14,20 @@ from functools import cache, reduce
 from operator import getitem
 from typing import Any
 
-from hydra.core.override_parser.types import Override, OverrideType, QuotedString
+from hydra.core.override_parser.types import Override, OverrideType, QuotedString, RangeSweep
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from sweeper.commands.own_folder import (
+    CLASS_GROUPS,
+    leave_out,
+    left_out_groups,
+    own_choices,
+    refer_to_run,
+)
 from sweeper.commands.refusals import (
+    ADDED_GROUPS,
     NOT_COMPOSED,
     check_group,
     check_key,
@@ -35,6 +44,7 @@ from sweeper.upstream.hydras import (
     is_group_with_options,
     override_parser,
 )
+from sweeper.upstream.instantiation import instantiate
 
 CONFIG_NAME = "config"
 Config = dict[str, Any]
@@ -47,7 +57,8 @@ def plain_config(config: DictConfig) -> Config:
     are resolved; parts of them that nothing refers to need not be resolvable, as they may be meant
     for other Hydra applications. ValueError if a value is missing or an interpolation fails.
     """
-    ours = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    refer_to_run(config)
+    ours = _without_hydra(config)
     check_complete(OmegaConf.to_container(ours))
     _check_no_facts(config)
     _register_resolvers(config)
@@ -65,6 +76,10 @@ def plain_config(config: DictConfig) -> Config:
         raise ValueError(msg) from error
 
 
+def _without_hydra(config: DictConfig) -> DictConfig:
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+
+
 def command_settings(config: DictConfig) -> Config:
     """What a command reads once for all its points, of a config that may lack what a grid gives.
 
@@ -79,10 +94,29 @@ def command_settings(config: DictConfig) -> Config:
 
 
 def _check_no_facts(config: DictConfig) -> None:
-    """ValueError for a key that the program finds out by itself."""
+    """ValueError for a key that the program finds out by itself, or that Hydra has misplaced."""
     for key in Facts.model_fields:
         if key in config:
             msg = f"{key} must be left to the program, which finds it out; got {key}=. Remove it."
+            raise ValueError(msg)
+    for group in ADDED_GROUPS:
+        if group in config:
+            keys = ", ".join(map(str, config[group] or ()))
+            msg = (
+                f"a config of {group} must have # @package _global_ in its first line; got none, "
+                f"so its keys ({keys}) would set nothing. Add it."
+            )
+            raise ValueError(msg)
+
+
+def _check_nested(config: DictConfig) -> None:
+    """ValueError for a key of a file that is written as on a command line: `optimizer.momentum`."""
+    for group, dot, name in (str(key).partition(".") for key in config):
+        if dot and group in {*RunConfig.model_fields, "hydra"}:
+            msg = (
+                f"a config file must nest its keys; got {group}.{name}: ... Write {group}: and, "
+                f"below it and indented, {name}: ..."
+            )
             raise ValueError(msg)
 
 
@@ -121,13 +155,55 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
         for override in parse(overrides, loader)
     ]
     _check_size(axes)
-    groups = [[choice.text for choice in axis] for axis in axes if axis and not axis[0].is_value]
+    groups = [[c.text for c in axis] for axis in axes if axis and axis[0].may_name_class]
     given = {axis[0].override.key_or_group for axis in axes if axis}
     _check_preset_grids(loader, groups, given)
+    left_out = left_out_groups(loader)
     for point in itertools.product(*axes):
         chosen = tuple(choice.text for choice in point if not choice.is_value)
-        template = _template(loader, chosen)
-        yield template.with_values([value for value in point if value.is_value])
+        classes = tuple(choice.text for choice in point if choice.may_name_class)
+        template = _template(loader, (*_own_choices(loader, classes), *chosen))
+        config = template.with_values([value for value in point if value.is_value])
+        if left_out is not None or config.get("trainer"):
+            config = leave_out(config, left_out, [single.text for single in point])
+        typed = {single.override.key_or_group for single in point}
+        _check_milestones(config, typed)
+        yield _drop_other_lengths(config, typed)
+
+
+#: The keys that say how long a training is.
+_LENGTHS = ("epochs", "steps", "examples")
+
+
+def _drop_other_lengths(config: Config, typed: Collection[str]) -> Config:
+    """A config whose typed length, or a preset's other than epochs, replaces the default."""
+    given = [key for key in _LENGTHS if config.get(key) is not None]
+    meant = [key for key in given if key in typed] or [key for key in given if key != "epochs"]
+    return {**config, **{key: None for key in given if meant and key not in meant}}
+
+
+def _check_milestones(config: Config, typed: Collection[str]) -> None:
+    """ValueError if a typed unit would be that of milestones which a file gives in epochs."""
+    unit, schedule = config.get("warmup_unit"), config.get("schedule") or {}
+    is_typed = "warmup_unit" in typed and "schedule.milestones" not in typed
+    if is_typed and unit in ("steps", "examples") and schedule.get("name") == "periodic_decay":
+        msg = (
+            f"schedule.milestones must be given in {unit} with warmup_unit={unit}; got none, and "
+            f"the schedule's own {schedule['milestones']} are epochs. Write "
+            "schedule.milestones=[...], or another schedule, such as schedule=cosine."
+        )
+        raise ValueError(msg)
+
+
+def choices_of_grid(loader: ConfigLoader, overrides: Sequence[str]) -> Sequence[str]:
+    """The choices that all points of a grid need for classes of the user's, if they share these."""
+    words: list[str] = []
+    for override in parse(overrides, loader):
+        if _Single(override, is_value=_is_value(override, loader)).may_name_class:
+            if override.is_sweep_override():
+                return ()
+            words.append(override.input_line or "")
+    return _own_choices(loader, tuple(words))
 
 
 #: The most points of a command; checking a thousand takes a second.
@@ -139,8 +215,14 @@ _MANY_POINTS = 3_000
 
 
 def _check_size(axes: "Sequence[Sequence[_Single]]") -> None:
-    """Announce the check of a large grid; ValueError if it is far too large."""
+    """Announce the check of a large grid; ValueError if it is empty or far too large."""
     points = math.prod(map(len, axes))
+    if not points:
+        msg = (
+            "the grid must have a point; an override has no value, such as range(0,0) or a glob "
+            "that matches nothing. Give each key a value."
+        )
+        raise ValueError(msg)
     if points > _MOST_POINTS:
         sizes = [f"{axis[0].override.key_or_group} ({len(axis):,})" for axis in axes if axis[1:]]
         msg = (
@@ -180,10 +262,32 @@ def _check_preset_grids(
 
 
 def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[str, Any]:
-    """The overrides that a preset adds, from `hydra.sweeper.params`."""
-    fixed = [o for o in parse(add_own_classes(overrides), loader) if not o.is_sweep_override()]
-    chosen = [o.input_line or "" for o in fixed if not _is_value(o, loader)]
+    """The overrides that a preset adds, from `hydra.sweeper.params`.
+
+    ValueError if a setting of our launcher is wrong: a plan, which starts nothing, asks here too.
+    """
+    given = parse(add_own_classes(overrides), loader)
+    _check_repeats(overrides)
+    for few, hundreds in re.findall(r"\bbatch=(\d\d?),(\d{3})(?= |$)", " ".join(overrides)):
+        if hundreds[0] == "0" or math.log2(int(hundreds) / int(few or 1)) % 1:
+            note(f"batch={few},{hundreds} is two batches; for one, write batch={few}{hundreds}.")
+    fixed = [_Single(o, is_value=_is_value(o, loader)) for o in given if not o.is_sweep_override()]
+    chosen = [single.text for single in fixed if single.may_name_class]
+    launcher = _template(loader, tuple(chosen)).composed.hydra.launcher
+    if launcher["_target_"].startswith("hydra_plugins.sweeper_hydra."):  # others have no check
+        instantiate(launcher).check()
     return _grid_of_preset(loader, chosen)
+
+
+def _check_repeats(words: Sequence[str]) -> None:
+    """ValueError for batches or seeds that are set twice, of which Hydra would take the last."""
+    for key in ("batch", "seed"):
+        typed = [word for word in words if word.startswith(f"{key}=")]
+        if len(typed) > 1:
+            each = ",".join(word.partition("=")[2] for word in typed)
+            got = f"{key} must be set once; got {' '.join(typed)}"
+            msg = f"{got}. For a run with each: {key}={each}."
+            raise ValueError(msg)
 
 
 def merge_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
@@ -192,12 +296,20 @@ def merge_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[st
     A user's own class does not get the settings of the default choice.
     """
     given = {override.split("=")[0].lstrip("+~") for override in overrides}
-    left = [f"{key}={value}" for key, value in params.items() if key.lstrip("+") not in given]
+    if not given.isdisjoint(_LENGTHS):
+        given |= {*_LENGTHS}
+    named = {str(key): _param_text(value) for key, value in params.items()}
+    left = [f"{key}={text}" for key, text in named.items() if key.lstrip("+") not in given]
     return add_own_classes([*left, *overrides])
 
 
-#: Groups whose options are a class and its settings: a user's own class has other settings.
-_CLASS_GROUPS = ("module", "data", "model")
+def _param_text(value: Any) -> str:
+    """A value of a preset's grid in Hydra's grammar, of which a text is a part already."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | ListConfig):
+        return ",".join(map(_param_text, value))
+    return json.dumps(OmegaConf.to_container(value) if OmegaConf.is_config(value) else value)
 
 
 def add_own_classes(words: Sequence[str]) -> list[str]:
@@ -205,11 +317,11 @@ def add_own_classes(words: Sequence[str]) -> list[str]:
 
     Otherwise `module._target_=package.Class` would get the settings of the default choice.
     """
-    keys = [word.lstrip("+").partition("=")[0] for word in words]
+    chosen = [word.partition("=")[0] for word in words if "={" not in word]
     found: list[str] = []
-    for key, word in zip(keys, words, strict=True):
-        group, _, rest = key.partition(".")
-        if rest == "_target_" and group in _CLASS_GROUPS and group not in keys:
+    for word in words:
+        group, _, rest = word.lstrip("+").partition("=")[0].partition(".")
+        if rest == "_target_" and group in CLASS_GROUPS and group not in chosen:
             found.append(f"{group}=own")
         found.append(word)
     return found
@@ -217,7 +329,11 @@ def add_own_classes(words: Sequence[str]) -> list[str]:
 
 def _grid_of_preset(loader: ConfigLoader, chosen: Sequence[str]) -> Mapping[str, Any]:
     composed = _template(loader, tuple(chosen)).composed
-    return OmegaConf.select(composed, "hydra.sweeper.params") or {}
+    params = OmegaConf.select(composed, "hydra.sweeper.params") or {}
+    if not isinstance(params, Mapping):
+        msg = f"hydra.sweeper.params must give a grid as KEY: VALUES; got {params}. Correct it."
+        raise ValueError(msg)
+    return params
 
 
 class _Single:
@@ -226,6 +342,9 @@ class _Single:
     def __init__(self, override: Override, *, is_value: bool) -> None:
         self.override, self.is_value = override, is_value
         self.text = override.input_line or ""
+        is_inside = "." in override.key_or_group and not override.is_hydra_override()
+        #: Whether it may bring a class into the config.
+        self.may_name_class = not (is_value or is_inside) or "_target_" in self.text
         self.path = override.key_or_group.split(".")
         self.value = _unquoted(override.value()) if is_value else None
         self.interpolates = "${" in str(self.value)
@@ -250,8 +369,10 @@ class _Template:
     def __init__(self, loader: ConfigLoader, chosen: Sequence[str]) -> None:
         self._loader, self._chosen = loader, chosen
         self.composed = _compose(loader, chosen)
-        ours = OmegaConf.masked_copy(self.composed, [str(k) for k in self.composed if k != "hydra"])
+        refer_to_run(self.composed)
+        ours = _without_hydra(self.composed)
         _check_no_facts(ours)
+        _check_nested(ours)
         self._plain: Any = OmegaConf.to_container(ours)
         self._names = _names_in(str(self._plain))
         self._lacks = any(missing_keys(self._plain))
@@ -309,17 +430,37 @@ def _template(loader: ConfigLoader, chosen: tuple[str, ...]) -> _Template:
     return _Template(loader, chosen)
 
 
+@cache
+def _own_choices(loader: ConfigLoader, words: tuple[str, ...]) -> Sequence[str]:
+    return own_choices(loader, _template(loader, words).composed, words)
+
+
 def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
+    typed = [word for word in overrides if not word.endswith("=[]")]  # the user's groups
     try:
-        return compose_config(loader, CONFIG_NAME, overrides)
+        composed = compose_config(loader, CONFIG_NAME, overrides)
     except NOT_COMPOSED as error:
-        raise ValueError(explain_error(error, overrides)) from error
-    except AssertionError as error:  # Hydra's own, for a number where an option is chosen
-        msg = (
-            "a group must be chosen by the name of an option; got "
-            f"{' '.join(overrides)}, which gives another value. Write GROUP=OPTION."
-        )
+        raise ValueError(explain_error(error, typed)) from error
+    except _HYDRAS_FAULTS as error:
+        rule, why = "Hydra must be able to compose the config", "of which a part refers to itself"
+        if isinstance(error, AssertionError):  # for a number where an option is chosen
+            rule = "a group must be chosen by the name of an option"
+            why = "which gives another value. Write GROUP=OPTION"
+        elif not isinstance(error, RecursionError):
+            why = f"where it fails: {error}. Correct it"
+        msg = f"{rule}; got {' '.join(typed)}, {why}."
         raise ValueError(msg) from error
+    for group in ("launcher", "sweeper"):
+        if not OmegaConf.select(composed, f"hydra.{group}._target_"):
+            msg = (
+                f"hydra.{group} must be chosen; got {' '.join(typed)}. Write hydra/{group}=OPTION."
+            )
+            raise ValueError(msg)
+    return composed
+
+
+#: What Hydra raises for odd values, beside its own errors.
+_HYDRAS_FAULTS = (AssertionError, AttributeError, TypeError, KeyError, RecursionError, RuntimeError)
 
 
 def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[Override]:
@@ -337,7 +478,7 @@ def _parse_word(word: str, parser: OverridesParser) -> Override:
         raise ValueError(explain_unreadable(word, str(error))) from None
     if not found.key_or_group:
         raise ValueError(explain_unreadable(word, "it has no key"))
-    if isinstance(found.value(), list) or "." in found.key_or_group:
+    if isinstance(found.value(), list | dict) or "." in found.key_or_group:
         check_group(found)
     return found
 
@@ -358,6 +499,12 @@ def split_values(override: Override, loader: ConfigLoader) -> list[Override]:
         msg = (
             f"{key} must be the same for all runs of a command; got {override.input_line}. Give "
             "it one value."
+        )
+        raise ValueError(msg)
+    if isinstance(override.value(), RangeSweep) and "sort(" in (override.input_line or ""):
+        msg = (
+            f"{key} must not sort a range, of which Hydra makes other values; got "
+            f"{override.input_line}. Write the values, or a range in their order: range(72,23,-24)."
         )
         raise ValueError(msg)
     try:

@@ -6,16 +6,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
+from sweeper import import_own
 from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
-from sweeper.launch.local.readiness import count_data
+from sweeper.launch.local.readiness import count_data, has_data
+from sweeper.planning.components import check_names
 from sweeper.spec.config import OWN_OPTIMIZER, Component, is_ours, run_config
-from sweeper.spec.guarantee_names import FIXED_RATES, OF_MICRO_BATCHES, WHOLE_CHECKPOINT, held
+from sweeper.spec.guarantee_names import (
+    ADDITIVE,
+    FIXED_RATES,
+    OF_MICRO_BATCHES,
+    SEEDS_APPLY,
+    WHOLE_CHECKPOINT,
+    held,
+)
 from sweeper.spec.identity import targets
+from sweeper.spec.method_checks import check_division
 from sweeper.spec.sentences import read_model, several
-from sweeper.spec.values import Settings
+from sweeper.spec.values import Count, Settings, Text
 from sweeper.store.own_code import code_hash, own_code
-from sweeper.store.publish import publish_json, skip_if_forbidden
+from sweeper.store.publish import publish_json, read_as, skip_if_forbidden
 
 Config = dict[str, Any]
 
@@ -28,10 +40,37 @@ class _Project(Settings, extra="ignore"):
 
     module: Component
     data: Component
+    model: Component | None = None
+
+
+class _DataFacts(BaseModel, extra="allow"):
+    """What is stored of data."""
+
+    num_train_examples: Count
+    is_iterable: bool = False
+    most_ranks: Count = 1
+
+
+class _Finding(BaseModel, extra="allow"):
+    """Whether a guarantee holds."""
+
+    holds: bool | None
+    classes: list[Text] = []
+    settings: list[dict[str, Any]] = []
+
+
+class _Facts(_DataFacts):
+    """What is stored of a user's module and its data."""
+
+    has_batchnorm: bool
+    is_automatic: bool
+    found: dict[str, _Finding]
 
 
 def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[Config]:
     """Configs with the number of examples filled in, and what follows from the user's module.
+
+    A rule's critical batch is filled in too, from the folder that it names.
 
     Args:
         configs: resolved; those of our classifier on data with a stated number of examples stay.
@@ -40,8 +79,11 @@ def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[C
     Raises:
         ValueError: if a value is wrong, or the module or the data cannot be created.
     """
-    counted = _count_examples(configs)
-    asked = {_key(c): c for c in counted if _needs_facts(c["module"], c["data"])}
+    critical = dict[tuple[Any, ...], float]()
+    counted = count_examples(
+        {**config, **_fill_critical_batch(config.get("lr_rule"), critical)} for config in configs
+    )
+    asked = {_key(c): c for c in counted if _needs_facts(c["module"], c.get("model"), c["data"])}
     known: dict[str, Config] = {}
     for key, config in asked.items():
         check_config(config)
@@ -50,20 +92,48 @@ def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[C
     unknown = [key for key in asked if key not in known]
     known |= zip(unknown, find_facts([asked[key] for key in unknown], results), strict=True)
     for config in counted:
-        needs_facts = _needs_facts(config["module"], config["data"])
-        yield fill_config(config, known[_key(config)]) if needs_facts else config
+        is_asked = _needs_facts(config["module"], config.get("model"), config["data"])
+        yield fill_config(config, known[_key(config)]) if is_asked else config
+
+
+def _fill_critical_batch(rule: Any, known: dict[tuple[Any, ...], float]) -> Config:
+    """What replaces `lr_rule` if it is surge with `noise_scale=critical`: what tuned runs say.
+
+    The number is part of the run's identity; the folder is not. `known` has it by folder and level.
+    ValueError if the folder does not say it.
+    """
+    if not isinstance(rule, dict) or rule.get("noise_scale") != "critical":
+        return {}
+    source = folder, level = rule.get("measured_in"), rule.get("measured_at")
+    if rule["name"] == "surge" and source not in known:
+        import_own("analysis")
+        from analysis.tuning.critical import tuned_critical_batch  # pandas takes a second
+
+        try:
+            known[source] = tuned_critical_batch(Path(folder or "null"), level)
+        except ValueError as error:
+            msg = (
+                "lr_rule.noise_scale=critical needs +lr_rule.measured_in=FOLDER, whose rates were "
+                "tuned by hydra/sweeper=optuna at three batches or more; got "
+                f"{folder or 'null'}: {error} Its target is lr_rule.measured_at."
+            )
+            raise ValueError(msg) from error
+    return {"lr_rule": {**rule, "noise_scale": known.get(source, "critical")}}
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Check all values of a config, even if its examples are not counted yet.
+    """Check all values of a config, and its classes, even if its examples are not counted yet.
 
     ValueError with a line for each wrong value.
     """
     read_model(_Project, config)
     run_config({**config, "data": {"num_train_examples": 1, **config["data"]}})
+    named = {key: config[key]["_target_"] for key in ("module", "data")}
+    named["model"] = own_model(config["module"], config.get("model"))
+    check_names((key, path, None) for key, path in named.items() if path)
 
 
-def _count_examples(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
+def count_examples(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
     """Configs with the null counts of our data sets filled in from disk, each counted once."""
     known: dict[str, Config] = {}
     found: list[Config] = []
@@ -77,8 +147,21 @@ def _count_examples(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
     return found
 
 
-def _needs_facts(module: Config, data: Config) -> bool:
-    return not is_ours(module["_target_"]) or "num_train_examples" not in data
+def own_model(module: Config, model: Config | None) -> str:
+    """The user's own model in our classifier, by its path; empty if there is none."""
+    is_read = is_ours(module["_target_"])
+    return model["_target_"] if is_read and model and not is_ours(model["_target_"]) else ""
+
+
+def has_own_code(module: Config, model: Config | None) -> bool:
+    """Whether the module is the user's, or the model in our classifier."""
+    return not is_ours(module["_target_"]) or bool(own_model(module, model))
+
+
+def _needs_facts(module: Config, model: Config | None, data: Config) -> bool:
+    """Whether something must be made; a network only where its data are."""
+    is_asked = not is_ours(module["_target_"]) or "num_train_examples" not in data
+    return is_asked or (bool(own_model(module, model)) and has_data(data))
 
 
 def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
@@ -90,24 +173,25 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     if "num_train_examples" not in data:
         config["data"] = {**data, "num_train_examples": facts["num_train_examples"]}
     if facts.get("is_iterable"):
-        if (ranks := config["devices"] * config["num_nodes"]) > 1:
-            msg = (
-                "devices x num_nodes must be 1 with an iterable-only data set, whose examples "
-                f"cannot be divided among ranks; got {ranks} ranks, data._target_="
-                f"{data['_target_']}. Train on one rank, or give the data set a length and indices."
-            )
-            raise ValueError(msg)
+        ranks, name = config["devices"] * config["num_nodes"], f"data._target_={data['_target_']}"
+        check_division(ranks, facts.get("most_ranks", 1), name)
         config["data_order"] = "counted"
-    if is_ours(config["module"]["_target_"]):
+    if not has_own_code(config["module"], config.get("model")):
         return config
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
         config["bn_span"] = None
     found = dict(facts["found"])
     _check_trusted(config, found.get(WHOLE_CHECKPOINT, {}).get("classes", ()))
-    if config["optimizer"].get("_target_") != OWN_OPTIMIZER:
+    if config["optimizer"].get("_target_") == OWN_OPTIMIZER:
+        config["own_settings"] = found.get(FIXED_RATES, {}).get("settings") or None
+    else:
         found[FIXED_RATES] = {"holds": True}  # the run's own
+    if found.get(SEEDS_APPLY, {}).get("seed") not in (None, config["seed"]):
+        found[SEEDS_APPLY] = {"holds": False}  # a number, not the run's seed
     bn_span, has_batchnorm = config["bn_span"], facts["has_batchnorm"]
     config["guarantees"] = held(found, has_batchnorm=has_batchnorm, bn_span=bn_span)
+    if found.get(ADDITIVE, {}).get("in_float32"):
+        config["in_float32"] = True
     if any(found.get(name, {}).get("holds") is False for name in OF_MICRO_BATCHES):
         config["loss_span"] = "micro"
     if not facts["is_automatic"]:
@@ -138,7 +222,10 @@ def _check_manual(config: Config) -> None:
         "perturbation": config["perturbation"]["name"] != "none",
         "noise_span": config["noise_span"] is not None,
         "lr_rule=adascale": config["lr_rule"].get("name") == "adascale",
-        "schedule=growing_batch": config["schedule"].get("name") == "growing_batch",
+        **{
+            f"schedule={s}": config["schedule"].get("name") == s
+            for s in ("growing_batch", "seesaw")
+        },
         "optimizer.gradient_span": config["optimizer"].get("gradient_span") is not None,
         "gradient_clip": config["gradient_clip"] is not None,
         "loss_items": config["loss_items"] is not None,
@@ -181,14 +268,9 @@ def find_facts(configs: Sequence[Config], results: Path) -> list[dict[str, Any]]
 
 def _stored_facts(config: Config, results: Path) -> dict[str, Any] | None:
     """The stored facts for this module, data and code; None if there are none that can be read."""
-    try:
-        facts = json.loads(_path(config, results).read_text())
-    except (OSError, ValueError):
-        return None
-    wanted = {"num_train_examples"}
-    if not is_ours(config["module"]["_target_"]):
-        wanted |= {"has_batchnorm", "is_automatic", "found"}
-    return facts if isinstance(facts, dict) and wanted <= facts.keys() else None
+    kind = _Facts if has_own_code(config["module"], config.get("model")) else _DataFacts
+    facts = read_as(kind, _path(config, results))
+    return facts and facts.model_dump(exclude_unset=True)
 
 
 def _path(config: Config, results: Path) -> Path:
@@ -199,9 +281,14 @@ def _path(config: Config, results: Path) -> Path:
 
 def _key(config: Config) -> str:
     """The part of a config that facts depend on, as text."""
-    if is_ours(config["module"]["_target_"]):
+    if not has_own_code(config["module"], config.get("model")):
         return json.dumps(config["data"], sort_keys=True)
-    read = {key: config[key] for key in _READ if config.get(key)}
+    model = (
+        ("model", "label_smoothing", "zero_init_last_norm")
+        if own_model(config["module"], config.get("model"))
+        else ()
+    )
+    read = {key: config[key] for key in (*_READ, *model) if config.get(key)}
     try:
         return json.dumps(read, sort_keys=True)
     except TypeError:  # keys that are not text, which cannot be sorted
@@ -219,9 +306,10 @@ def _ask_for_facts(configs: Sequence[Config]) -> list[dict[str, Any]]:
         raise ValueError(str(error)) from None
     if len(found.values) < len(configs):
         failed = configs[len(found.values)]
+        own = "model" if own_model(failed["module"], failed.get("model")) else "module"
         msg = (
-            "module and data must be created to plan a run; got "
-            f"module._target_={failed['module']['_target_']}, "
+            f"{own} and data must be created to plan a run; got "
+            f"{own}._target_={failed[own]['_target_']}, "
             f"data._target_={failed['data']['_target_']}: {found.last_line}"
         )
         raise ValueError(msg)

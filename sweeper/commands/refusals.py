@@ -1,6 +1,5 @@
 """Why a command line is refused, and what to write instead; Hydra's messages in our form."""
 
-import argparse
 import re
 import shlex
 import sys
@@ -15,16 +14,21 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from sweeper import CONFIG_FOLDER
+from sweeper.console.printing import HintingParser
 from sweeper.spec.config import RunConfig, is_ours
 from sweeper.spec.outcomes import BAD_INPUT
 from sweeper.spec.sentences import did_you_mean, grid_values, printable
+from sweeper.spec.trainer_settings import OWNED_BY_RUN
 
 #: Errors raised by Hydra and by users' config files.
 NOT_COMPOSED = (HydraException, OmegaConfBaseException, YAMLError, ValueError)
 #: The middle of a longer line, where the value is, is left out [characters].
 _LONGEST = 4000
 #: Beginnings of the plain ValueErrors that Hydra raises.
-_HYDRAS = ("Config group override must", "No config source", "Expecting one subcommand")
+_HYDRAS = (
+    *("Config group override must", "No config source", "Expecting one subcommand"),
+    *("The --resolve flag", "Only one of --run"),
+)
 
 
 def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
@@ -96,37 +100,62 @@ def explain_error(error: Exception, given: Sequence[str] = ()) -> str:
     joined = " ".join(line for line in lines if not line.startswith("See http"))
     if isinstance(error, YAMLError | UnicodeDecodeError):
         joined = f"A config file must be YAML in UTF-8; got {joined}. Correct it."
-    return joined if not given or "got " in joined else f"{joined}; got {' '.join(given)}"
+    if not given or "got " in joined:
+        return joined
+    why = joined.rstrip(".") or f"a key must be a name ({type(error).__name__})"
+    return f"Hydra must be able to compose the config; got {' '.join(given)}: {why}. Correct it."
 
 
 def _explain_reference(text: str) -> str:
     """A sentence on an interpolation that cannot be resolved; empty for another error."""
-    if missing := re.match(r"Interpolation key '([^']+)' not found\s+full_key: (\S+)", text):
-        return f"{missing[2]} refers to {missing[1]}, which is not set. Write +{missing[1]}=VALUE."
-    if recursive := re.match(r"Recursive interpolation detected\s+full_key: (\S+)", text):
-        return f"{recursive[1]} must not refer to itself. Write a value."
-    if unknown := re.match(r"Unsupported interpolation type (\S+)\s+full_key: (\S+)", text):
+    key = found[1] if (found := re.search(r"full_key: (\S+)", text)) else "A value"
+    if missing := re.match(r"Interpolation key '([^']+)' not found", text):
+        group, _, name = missing[1].partition(".")
+        if group == "trainer" and name in OWNED_BY_RUN:
+            rule, remedy = "which the run decides", f"Write a value: {key}=VALUE"
+        else:
+            rule, remedy = "which is not set", f"Write +{missing[1]}=VALUE"
+        return f"{key} refers to {missing[1]}, {rule}. {remedy}."
+    if absent := re.search(r"Environment variable '([^']+)' not found", text):
+        name = absent[1]
+        return f"{key} refers to the environment's {name}, which is not set. Export {name}."
+    if text.startswith("Recursive interpolation detected"):
+        return f"{key} must not refer to itself. Write a value."
+    if unknown := re.match(r"Unsupported interpolation type (\S+)", text):
         return (
-            f"{unknown[2]} must use resolvers that are registered; got ${{{unknown[1]}:...}}. Name "
+            f"{key} must use resolvers that are registered; got ${{{unknown[1]}:...}}. Name "
             "the module of your project that registers it: resolvers=[PACKAGE.MODULE]."
         )
+    if text.startswith("Missing mandatory value"):
+        return f"{key} must be given. Write {key}=VALUE."
     return ""
+
+
+#: Beginnings of Hydra's messages about groups and removed keys, with ours; {0} is what was typed.
+_CHOICES = {
+    r"Config group override (?:deletion value )?must|Error resolving interpolation ": (
+        "a group must be chosen by the name of an option; got {0}. Write GROUP=OPTION."
+    ),
+    r"Could not delete from config. '([^']+)' does not exist": (
+        "{1} must have a value to be removed with ~; got ~{1}, which is null or unknown already. "
+        "Leave out ~{1}."
+    ),
+    r"In '([^']+)': Could not override '(\w+)@": (
+        "{1} must have # @package _global_ in its first line, to choose another {2}; got none. Add "
+        "it."
+    ),
+    r"(\S+) appears more than once in the final defaults list": (
+        "{1} must be chosen once; got {0}. Write {1}=OPTION, without +."
+    ),
+}
 
 
 def _explain_choice(text: str, given: Sequence[str]) -> str:
     """A sentence on a group without an option, or a key that is not there; empty for others."""
-    if text.startswith("Config group override must"):
-        return (
-            f"a group must be chosen by the name of an option; got {' '.join(given)}. Write "
-            "GROUP=OPTION."
-        )
-    if not (absent := re.match(r"Could not delete from config. '([^']+)' does not exist", text)):
-        return ""
-    key = absent[1]
-    return (
-        f"{key} must have a value to be removed with ~; got ~{key}, which is null or unknown "
-        f"already. Leave out ~{key}."
-    )
+    for begin, sentence in _CHOICES.items():
+        if found := re.match(begin, text):
+            return sentence.format(" ".join(given), *found.groups())
+    return ""
 
 
 def _explain_repeats(text: str, given: Sequence[str]) -> str:
@@ -137,10 +166,12 @@ def _explain_repeats(text: str, given: Sequence[str]) -> str:
             f"{key} must have one value in a single run; got {_words_that_set(key, given)}. For a "
             "run at each value: sweeper -m; sweeper plan lists the runs."
         )
-    found = re.search(r"(?:An item is already at '|Multiple values for )([\w/]+)", text)
+    found = re.search(r"(?:An item is already at '|Multiple values for )([\w/.]+)", text)
     if not found:
         return ""
-    key, typed = found[1], _words_that_set(found[1], given)
+    key, typed = found[1].rstrip("."), _words_that_set(found[1].rstrip("."), given)
+    if key.startswith("trainer.") and (name := key.partition(".")[2]) in OWNED_BY_RUN:
+        return f"{key} must be left to the run; got {typed}. Set {OWNED_BY_RUN[name]}."
     if " " not in typed:
         return f"{key} must be set without +; got {typed}. Write {typed.lstrip('+')}."
     each = f"For a run with each: +{key}=A,B."
@@ -157,7 +188,9 @@ def check_group(override: Override) -> None:
     """ValueError for a list of options, all of which Hydra would use, or a group with a dot."""
     key, value = override.key_or_group, override.value()
     is_group = key in RunConfig.model_fields and (CONFIG_FOLDER / key).is_dir()
-    if is_group and isinstance(value, list):
+    if key in PLUGIN_GROUPS and isinstance(value, list | dict):
+        rule, remedy = "one option", f"Write {key}=OPTION"
+    elif is_group and isinstance(value, list):
         rule, remedy = "one option", f"For a run with each, write {key}={','.join(map(str, value))}"
     elif (group := key.replace(".", "/")) in PLUGIN_GROUPS and group != key:
         rule, remedy = "a group with its settings", f"Write {group}={value}"
@@ -190,29 +223,15 @@ def explain_unreadable(word: str, reason: str) -> str:
     else:
         quoted = value.strip("'\"").replace('"', '\\"')
         remedy = "Quote a value that has spaces or signs: " + shlex.quote(f'{key}="{quoted}"') + "."
+    remedy = remedy.replace("\n", "\\n")
     return f"An override must be KEY=VALUE in Hydra's syntax; got {word!r}{reason}. {remedy}"
 
 
-def check_config_dir(folder: str, words: Iterable[str]) -> None:
-    """Refuse a config folder that is missing, or that has a chosen config of the same name as ours.
-
-    ValueError in both cases. Hydra would only warn of the first, and take ours in the second.
-    """
+def check_config_dir(folder: str) -> None:
+    """ValueError for a config folder that is missing, of which Hydra would only warn."""
     if not folder or not Path(folder).is_dir():
         msg = f"--config-dir must be a folder; got {folder!r}, which is no folder. Correct it."
         raise ValueError(msg)
-    own = {path.relative_to(CONFIG_FOLDER).as_posix() for path in CONFIG_FOLDER.rglob("*.yaml")}
-    for word in words:
-        key, _, names = word.lstrip("+").partition("=")
-        for name in names.split(","):
-            chosen = f"{key.partition('@')[0]}/{name}.yaml"
-            if chosen in own and (theirs := Path(folder, chosen)).is_file():
-                msg = (
-                    f"{word} must choose one config; got {theirs} and sweeper's own {chosen}. Give "
-                    f"yours a second name, such as my_{name}: ln -s {name}.yaml "
-                    f"{theirs.with_stem(f'my_{name}')}"
-                )
-                raise ValueError(msg)
 
 
 def check_no_question(asked: str | None) -> None:
@@ -225,29 +244,13 @@ def check_no_question(asked: str | None) -> None:
         raise ValueError(msg)
 
 
-#: Flags that show what Hydra composes, with the words to write after them.
-_HYDRA_FLAGS = {
-    **dict.fromkeys(("--cfg", "-c"), " job"),
-    **dict.fromkeys(("--info", "-i", "--hydra-help"), ""),
-    "--resolve": " --cfg job",
-    **dict.fromkeys(("--shell-completion", "-sc"), " install=bash"),
-}
-
-
-class CommandParser(argparse.ArgumentParser):
-    """Refuses config keys given as flags, and Hydra's flags, and names the right command."""
+class CommandParser(HintingParser):
+    """Refuses config keys given as flags."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the command line; exit with 2."""
         words = message.partition("unrecognized arguments: ")[2].split()
         try:
-            for flag in (word.partition("=")[0] for word in words):
-                if flag in _HYDRA_FLAGS:
-                    msg = (
-                        f"{flag} must be given to sweeper itself; got {self.prog} {flag}. Write "
-                        f"sweeper {flag}{_HYDRA_FLAGS[flag]}, then your overrides."
-                    )
-                    raise ValueError(msg)
             check_dashes(words)
         except ValueError as error:
             sys.exit(refuse(error))
@@ -265,6 +268,7 @@ _OUR_NAMES = {
         "lr_rule": ("lr_scaling", "scaling", "rule"),
         "schedule": ("scheduler", "lr_scheduler", "lr_schedule"),
         "epochs": ("max_epochs", "num_epochs", "num_train_epochs"),
+        "steps": ("max_steps", "num_steps", "train_steps", "total_steps"),
         "devices": ("gpus", "num_gpus", "world_size", "nproc_per_node"),
         "num_nodes": ("node", "nodes", "nnodes"),
         "micro_batch": ("micro_batch_size", "accumulate_grad_batches", "accumulation_steps"),
@@ -274,13 +278,14 @@ _OUR_NAMES = {
         "hydra/launcher": ("launcher",),
         "hydra/sweeper": ("sweeper",),
         "hydra.launcher.jobs": ("jobs", "num_jobs", "n_jobs"),
+        "sweeper plan, which starts nothing": ("dryrun", "dry_run"),
     }.items()
     for other in others
 }
 #: Groups whose class is usually the user's own.
 _USER_GROUPS = ("module", "data")
 #: Groups without a default choice, which are added with +.
-_ADDED = ("cluster", "experiment", "recipe")
+ADDED_GROUPS = ("cluster", "experiment", "recipe")
 
 
 def check_key(override: Override, config: Any) -> None:
@@ -310,7 +315,7 @@ def explain_no_key(key: str, typed: str, given: Sequence[str]) -> str:
     """Why Hydra did not find a key that a command sets."""
     if any(word.startswith(f"{key.partition('.')[0]}._target_=") for word in given):
         remedy = f"Write +{typed}, if it is an argument of your class."
-    elif key in _ADDED and "=" in typed:
+    elif key in ADDED_GROUPS and "=" in typed:
         remedy = f"Write +{typed}, which adds it."
     elif key == "callbacks" and "=" in typed:
         remedy = f"Write +callbacks@trainer.{typed.lstrip('+')}, which gives them to the Trainer."
@@ -323,7 +328,7 @@ def suggest_key(key: str) -> str:
     """What to write instead of a key that does not exist."""
     keys = re.findall(r"^(\w+):", (CONFIG_FOLDER / "config.yaml").read_text(), re.MULTILINE)
     groups = [path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir()]
-    known = [*keys, *(f"{'+' * (name in _ADDED)}{name}" for name in groups), *PLUGIN_GROUPS]
+    known = [*keys, *(f"{'+' * (name in ADDED_GROUPS)}{name}" for name in groups), *PLUGIN_GROUPS]
     group, _, word = key.rpartition(".")
     like = did_you_mean(word, [name for name in keys if name == word] if group else known)
     what = "hydra" if key.startswith("hydra.") else "job"
@@ -341,6 +346,12 @@ def explain_no_option(group: str, option: str, text: str) -> str:
     known = [line.strip() for line in listed.splitlines()[1:]]
     known = [line for line in known if re.fullmatch(r"[\w.-]+", line)]
     like = did_you_mean(option, known, f"{group}=")
+    if "." in option and group in ("model", *_USER_GROUPS):
+        like = f"For a class of your own: {group}._target_={option}."
+    elif group == "model":
+        like += f" Of torchvision: model=torchvision model.name={option}."
+    elif option.lower().replace("_", "") == "imagefolder":
+        like = "Did you mean data=images?"
     return f"{group} must be one of {', '.join(known)}; got {group}={option}. {like}".strip()
 
 
@@ -369,8 +380,9 @@ def _settings() -> dict[str, list[str]]:
     """The keys of groups, with the options that have each."""
     found = defaultdict[str, list[str]](list)
     for path in sorted(CONFIG_FOLDER.glob("*/*.yaml")):
-        if (group := path.parent.name) not in _ADDED:
-            for name in re.findall(r"^([^\W_]\w*):", path.read_text(), re.MULTILINE):
+        text = path.read_text()
+        if (group := path.parent.name) not in ADDED_GROUPS and "@package _global_" not in text:
+            for name in re.findall(r"^([^\W_]\w*):", text, re.MULTILINE):
                 if name not in {"name", "defaults"}:
                     found[f"{group}.{name}"].append(path.stem)
     return found

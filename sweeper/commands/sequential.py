@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import isfinite
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -54,8 +53,8 @@ def run_sequential(
     looks = questions.Looks.plan(
         options["seeds_per_look"], first=options["first_look"], last=len(question.seeds)
     )
-    record = questions.find_record(question, looks, ledger.results)
     study = Study(question, looks, planned, ledger, options)
+    record = questions.find_record(question, looks, ledger.results, study.num_known)
     study.check_times_known()
     ledger.prepare()
     keys = [arm.name.partition("=")[0] for arm in question.arms][:1]
@@ -132,7 +131,7 @@ class Study:
             if spec.run_id in used:
                 table.add(spec, self.planned.ended[spec.run_id].outcome)
 
-    def answer(self, launch: Launch, table: LiveTable, record: Path) -> int:
+    def answer(self, launch: Launch, table: LiveTable, record: questions.Asked) -> int:
         """Execute the runs that the looks need, record the answer; return the exit code."""
 
         def handle(event: Event) -> None:
@@ -158,7 +157,13 @@ class Study:
             record, self.question, self.looks, answer=answer, why=self.why, runs=runs
         )
         table.say(questions.describe_end(self.question, rule, course, self.why, runs))
+        table.say(record.place)
         return code
+
+    @property
+    def num_known(self) -> int:
+        """How many runs of the question have a result."""
+        return int((~np.isnan(self._values())).sum())
 
     def check_times_known(self) -> None:
         """Refuse a budget if the time of a run of the first look is not known.
@@ -204,23 +209,24 @@ class Study:
         return rule, questions.take_looks(rule, self._values(), self.options["give_up"])
 
     def _values(self) -> npt.NDArray[np.float64]:
-        """The value of each arm and seed: nan without a result, infinite if the run diverged.
+        """The value of each arm and seed: nan without a result, the worst if the run diverged.
 
-        A metric that is not finite counts as infinite too: repeating the run would not change it.
+        A metric that is not finite is the worst too: repeating the run would not change it.
         """
         question, name = self.question, self.question.metric.name
         ids = [[arm.runs[seed].run_id for seed in question.seeds] for arm in question.arms]
         rows = self.ledger.measured({run_id for row in ids for run_id in row}, [name])
+        worst = -np.inf
 
         def value(run_id: str) -> float:
             row = rows.get(run_id)
             if row is None or run_id in self._stale or not Outcome(row["outcome"]).is_result:
                 return np.nan
             if row["outcome"] == Outcome.DIVERGED:
-                return np.inf
+                return worst
             if row[name] is None:
                 return np.nan
-            return question.sign * row[name] if isfinite(row[name]) else np.inf
+            return question.metric.sign * row[name] if isfinite(row[name]) else worst
 
         return np.array([[value(run_id) for run_id in row] for row in ids])
 
@@ -262,6 +268,4 @@ class Study:
             return f"Stopped: the remaining seeds would decide it with {chance}."
         if rule.is_answered:
             return f"Decided after {several(course.seeds, 'seed')}."
-        if course.seeds == self.looks.at[-1]:
-            return "Not decided after all seeds."
-        return "Stopped: more seeds would not decide it, as runs diverged."
+        return "Not decided after all seeds."

@@ -5,7 +5,8 @@ import gc
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from rich.console import Console
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.costs import Bill
 from sweeper.commands.overrides import expand, merge_preset, preset_overrides
+from sweeper.commands.own_folder import use_folder
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import CommandParser, check_config_dir, check_no_question, refuse
 from sweeper.console.differences import Differences
@@ -25,6 +27,7 @@ from sweeper.console.planned_runs import (
     describe_guarantees,
     describe_metric,
     describe_rates,
+    describe_settings,
     draw_schedules,
 )
 from sweeper.console.printing import note, say, text_console
@@ -51,9 +54,10 @@ from sweeper.store.damaged import consequence, find_damaged
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.row import planned_columns
-from sweeper.upstream.hydras import config_loader, quoted
+from sweeper.upstream.hydras import VERSION_BASE, ConfigLoader, config_loader, put_first
 
 Line = dict[str, Any]
+_TUNED = "hydra/sweeper=optuna"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,10 +97,13 @@ def _print_plan(arguments: Sequence[str]) -> int:
     lines = plan_lines(planned, seconds)
     bill = Bill([(spec, seconds[spec.run_id]) for spec in planned.without_result], machine)
     if options.json:
-        say(json.dumps({"runs": lines, **bill.totals}))
+        say(json.dumps({"runs": lines, "results": str(ledger.results), **bill.totals}))
     else:
         show(planned, lines, text_console())
         say(bill.describe(ledger.results))
+    if _TUNED in options.overrides:
+        trials = configs[0]["n_trials"]
+        note(f"These are both ends of each tuned range; {trials} trials a study lie between them.")
     is_sequential = "hydra/sweeper=sequential" in options.overrides
     _say_refusals(planned, ledger, machine, None if is_sequential else configs[0].get("question"))
     if not any(re.match(r"hydra/launcher=(?!local$)", word) for word in options.overrides):
@@ -146,20 +153,37 @@ def plan_grid(overrides: Sequence[str], *, config_dir: str | None) -> tuple[Plan
 
 def _read_grid(overrides: Sequence[str], config_dir: str | None) -> tuple[list[Line], Ledger]:
     """The configs of a command's overrides, with facts about modules and data, and the ledger."""
-    configs = configs_of(overrides, config_dir=config_dir)
+    configs = list(configs_of(overrides, config_dir=config_dir))
     ledger = Ledger.from_setting(configs[0].get("results") if configs else "results")
     return list(add_facts(configs, ledger.results)), ledger
 
 
-def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> list[Line]:
-    """The resolved configs of the grid that a command's overrides specify."""
+def configs_of(overrides: Sequence[str], *, config_dir: str | None) -> Generator[Line]:
+    """The resolved configs of the grid that a command's overrides specify.
+
+    Of a range that is tuned they have both ends.
+    """
     if config_dir is not None:
-        check_config_dir(config_dir, overrides)
-        folder = quoted(f"file://{Path(config_dir).resolve()}")
-        overrides = [*overrides, f"hydra.searchpath=[{folder}]"]
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
-        loader = config_loader()
-        return list(expand(loader, merge_preset(preset_overrides(loader, overrides), overrides)))
+        check_config_dir(config_dir)
+        overrides = use_folder(config_dir, overrides)
+    with open_configs(config_dir) as loader:
+        words = merge_preset(preset_overrides(loader, overrides), overrides)
+        if _TUNED not in words:
+            yield from expand(loader, words)
+            return
+        from sweeper.commands.tuning_overrides import sort_overrides  # imports Optuna
+
+        found = sort_overrides(words, loader)
+        for point in found.points_with_ends():
+            yield from expand(loader, [*found.fixed, *point])
+
+
+@contextmanager
+def open_configs(config_dir: str | None) -> Generator[ConfigLoader]:
+    """The loader of our configs, and of those of a user's folder before them."""
+    put_first(config_dir)
+    with initialize_config_dir(**VERSION_BASE, config_dir=str(CONFIG_FOLDER)):
+        yield config_loader()
 
 
 def plan_lines(planned: Plan, seconds: Mapping[str, Seconds | None]) -> list[Line]:
@@ -177,6 +201,7 @@ def plan_lines(planned: Plan, seconds: Mapping[str, Seconds | None]) -> list[Lin
 
 
 def _kind_line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
+    plan = spec.batch_plan
     return {
         **planned_columns(spec),
         **(seconds.predicted.columns if seconds else {}),
@@ -184,8 +209,12 @@ def _kind_line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
         "micro_batch_from": planned.fits[spec.run_id].source,
         "predicted_memory_classes_gib": dict(planned.fits[spec.run_id].classes) or None,
         "batches": [
-            {"first_epoch": first, "global_batch": batch, "steps_per_epoch": spec.steps_at(first)}
-            for first, batch in spec.batch_plan.batches()
+            {
+                "first_epoch": first,
+                "global_batch": batch,
+                "steps_per_epoch": plan.whole_steps_at(first),
+            }
+            for first, batch in plan.batches()
         ],
         "lr_factor": spec.schedule.peak_lr if spec.config.keeps_own_optimizer else None,
         "metric_name": spec.config.metric,
@@ -193,7 +222,7 @@ def _kind_line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
         "most_epochs": spec.most_epochs,
         "total_steps": spec.total_steps,
         "warmup_steps": spec.schedule.warmup_steps,
-        "total_examples": spec.batch_plan.examples_before(spec.epochs),
+        "total_examples": plan.examples_before(spec.epochs),
     }
 
 
@@ -229,6 +258,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     sentences = [
         *memory,
         *map(describe_rates, kinds),
+        *map(describe_settings, kinds),
         *map(describe_course, kinds),
         *map(describe_metric, kinds),
     ]
@@ -244,7 +274,8 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
     if changes := describe_changes(planned.changes, planned.specs[0].config.code):
         console.print(changes)
     new = sum(line["ledger"] == "new" for line in lines)
-    console.print(f"{several(len(lines), 'run')}, {new:,} of them new. Nothing was started.")
+    are_new = f"{new:,} of them new" if lines[1:] else "new" if new else "not new"
+    console.print(f"{several(len(lines), 'run')}, {are_new}. Nothing was started.")
 
 
 def _columns(lines: Sequence[Line]) -> list[Column]:
@@ -254,7 +285,10 @@ def _columns(lines: Sequence[Line]) -> list[Column]:
         f"{line['peak_lr']:g}" if line["peak_lr"] else f"x {line['lr_factor']:g}" for line in lines
     ]
     times = [duration(line["predicted_s"]) if line["predicted_s"] else "" for line in lines]
+    tokens = [line["tokens_per_example"] or 0 for line in lines]
+    per_step = [f"{n * line['global_batch']:,}" for n, line in zip(tokens, lines, strict=True)]
     return [
+        *([Column(head="tokens/step", cells=per_step, spared=2)] if any(tokens) else []),
         Column(head="peak lr", cells=peaks),
         Column(head="steps/epoch", cells=[f"{line['steps_per_epoch']:,}" for line in lines]),
         Column(head="steps", cells=[f"{line['total_steps']:,}" for line in lines], spared=4),
@@ -309,7 +343,7 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
     lacking = [spec for spec in specs if not planned.fits[spec.run_id].classes]
     unknown = list({memory.key(spec): spec for spec in lacking}.values())
     if not is_asked:
-        unknown = [spec for spec in unknown if not memory.is_traced(spec) and has_data(spec.config)]
+        unknown = [s for s in unknown if not memory.is_traced(s) and has_data(s.config.data.group)]
     if not unknown:
         return False
     without = "" if is_asked else " (--no-memory skips this)"

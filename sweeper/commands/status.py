@@ -18,7 +18,8 @@ from sweeper.console.differences import Differences
 from sweeper.console.live import RunState
 from sweeper.console.printing import say, text_console
 from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_row, runs_table
-from sweeper.launch.slurm.tickets import list_waiting_runs
+from sweeper.launch.tickets import Tickets, list_waiting_runs
+from sweeper.spec.config import Facts
 from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import printable, several
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     what, console = Path(options.what), text_console()
     ledger = Ledger(what if what.is_dir() else Path(options.results))
     is_folder = what.is_dir() and options.what
-    run_id = "" if is_folder else _find_run(ledger, options.what)
+    run_id = "" if is_folder else find_run(ledger, options.what)
     if not is_folder and not run_id:
         sys.stderr.write(
             f"status needs a results folder or a run id; got {options.what}. "
@@ -95,7 +96,8 @@ def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
 
 def overview(ledger: Ledger) -> dict[str, Any]:
     """Counts by outcome; running, waiting and pending runs; failures with reasons and logs."""
-    queue = list_waiting_runs(ledger)
+    places = Tickets(ledger, "slurm"), Tickets(ledger, "queue")
+    queue = [line for tickets in places for line in list_waiting_runs(ledger, tickets)]
     queued = {line["run_id"] for line in queue if line["state"] in _IN_QUEUE}
     begun = [(run_id, n) for run_id, n in ledger.active() if run_id not in queued]
     running = [found for run_id, n in begun if (found := _running_attempt(ledger, run_id, n))]
@@ -124,7 +126,7 @@ def _pending_runs(ledger: Ledger) -> list[str]:
     """The ids of runs that sweeps on any machine have yet to start."""
     begun = {run_id: row.attempt for run_id, row in ledger.ended().items()} | dict(ledger.active())
     rows = [row for listed in read_pending_runs(ledger.results) for row in listed.runs]
-    return [row["run_id"] for row in rows if row["attempt"] > begun.get(row["run_id"], 0)]
+    return [row.run_id for row in rows if row.attempt > begun.get(row.run_id, 0)]
 
 
 def _running_attempt(ledger: Ledger, run_id: str, number: int) -> dict[str, Any] | None:
@@ -161,7 +163,7 @@ def run_overview(ledger: Ledger, run_id: str) -> dict[str, Any]:
                 "attempt": number,
                 "started_at": attempt.started_at,
                 "end": _describe_state(attempt_state(ledger, run_id, number)),
-                "epochs": len(curve),
+                "epochs": curve[-1]["epoch"] if curve else 0,
                 "log": str(attempt.folder / "log.txt"),
             }
         )
@@ -176,7 +178,7 @@ def _describe_state(state: AttemptState) -> str:
     return f"{state.outcome}: {state.reason}"
 
 
-def _find_run(ledger: Ledger, prefix: str) -> str:
+def find_run(ledger: Ledger, prefix: str) -> str:
     """The run whose id starts like this; empty if none or several do."""
     folder = ledger.results / "attempts"
     found = [path.name for path in folder.glob(f"{prefix}*")] if prefix.isalnum() else []
@@ -201,15 +203,15 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
     shown = [*lines[:at_most], *_ended_lines(ledger, ended, at_most=room)]
     if shown:
         differences = Differences(line.words for line in shown)
-        console.print(runs_table(shown, differences, title="Runs"), soft_wrap=False)
+        console.print(runs_table(shown, differences, title="Runs", has_ids=True), soft_wrap=False)
     if (more := len(lines) + len(ended) - len(shown)) > 0:
         console.print(f"... and {several(more, 'run')} more: pandas.read_parquet lists all")
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():
         console.print(f"{count} {why}")
     for row in found["without_result"][: at_most // 3]:
         console.print(printable(f"{row['outcome']}: {row['run_id']} {row['reason']}"))
-        log = ledger.results / row["log_path"]
-        if log.exists():  # a job that was cancelled while waiting has none
+        log = ledger.results / (row["log_path"] or "")
+        if log.is_file():  # a job that was cancelled while waiting has none
             console.print(printable(f"    log: {log}"))
     if (more := len(found["without_result"]) - at_most // 3) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
@@ -241,7 +243,8 @@ def _ended_lines(ledger: Ledger, ended: Sequence[RowFile], *, at_most: int) -> l
 
 def _show_run(found: dict[str, Any], console: Console) -> None:
     console.print(f"run {found['run_id']}")
-    console.print(json.dumps(found["config"], indent=1, sort_keys=True))
+    typed = {key: found["config"][key] for key in found["config"] if key not in Facts.model_fields}
+    console.print(json.dumps(typed, indent=1, sort_keys=True))
     for attempt in found["attempts"]:
         started = f"{attempt['started_at']:%Y-%m-%d %H:%M:%S} UTC"
         console.print(f"attempt {attempt['attempt']}, started {started}: {attempt['end']}")

@@ -19,7 +19,16 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import CONFIG_NAME, add_own_classes, parse, plain_config
+from sweeper.commands.overrides import (
+    CONFIG_NAME,
+    add_own_classes,
+    choices_of_grid,
+    expand,
+    merge_preset,
+    parse,
+    preset_overrides,
+)
+from sweeper.commands.own_folder import task_words, use_folder
 from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import (
     NOT_COMPOSED,
@@ -29,6 +38,7 @@ from sweeper.commands.refusals import (
     check_primary,
     refuse,
 )
+from sweeper.commands.show_plan import open_configs
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.printing import describe_os_error, note
 from sweeper.launch.fork_server import TRAINER_PREFIX
@@ -51,6 +61,8 @@ from sweeper.spec.sentences import several
 from sweeper.store.damaged import set_aside_damaged
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import list_pending
+from sweeper.upstream.hydras import VERSION_BASE, config_loader, put_first
+from sweeper.upstream.instantiation import instantiate
 
 Launch = Callable[[Tasks, Ledger], Generator[Event]]
 
@@ -64,6 +76,8 @@ def run_command_line() -> None:
     flags, overrides = _split_flags(sys.argv[1:])
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in flags}:  # without the grid
         flags = [flag for flag in flags if flag not in {"-m", "--multirun"}]
+    if folder := next(filter(os.path.isdir, _config_folders(flags)), None):
+        overrides = use_folder(folder, overrides)
     sys.argv[1:] = [*flags, *add_own_classes(overrides)]
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return _run_hydra()
@@ -87,20 +101,56 @@ def _split_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return flags, others
 
 
+def _config_folders(flags: Sequence[str]) -> Iterator[str]:
+    for word, after in pairwise([*flags, ""]):
+        flag, equals, folder = word.partition("=")
+        if flag in {"--config-dir", "-cd"}:
+            yield folder if equals else after
+
+
 def _run_hydra() -> None:
     try:
         flags, overrides = _split_flags(sys.argv[1:])
-        for word, after in pairwise([*flags, ""]):
-            flag, equals, folder = word.partition("=")
-            if flag in {"--config-dir", "-cd"}:
-                check_config_dir(folder if equals else after, overrides)
+        config_dir = next(_config_folders(flags), None)
+        if config_dir is not None:
+            check_config_dir(config_dir)
         dashed = [word for word in flags if word.startswith("-")]
         check_primary(dashed)
         check_dashes(dashed)
-        parse([word for word in overrides if "=" in word])
+        if {word.partition("=")[0] for word in dashed} <= {*_OF_RUNS}:
+            sys.argv[1:] = [*flags, *_check_words(overrides, config_dir), *overrides]
+        put_first(config_dir)
         _run_point()
     except (*NOT_COMPOSED, OSError) as error:
         sys.exit(_refuse(error))
+
+
+#: Flags of commands that start runs.
+_OF_RUNS = ("-m", "--multirun", "-r", "--run", "--config-dir", "-cd")
+
+
+def _check_words(overrides: Sequence[str], config_dir: str | None) -> Sequence[str]:
+    """Refuse what a plan refuses, in the same sentences, before Hydra composes for itself.
+
+    Returns:
+        The choices that Hydra needs for classes of the user's.
+
+    Raises:
+        ValueError: for words that cannot be composed; what is searched is left to the tuner.
+    """
+    if any(
+        word.startswith("hydra/sweeper=") and word != "hydra/sweeper=grid" for word in overrides
+    ):
+        kinds = zip(parse(overrides), overrides, strict=True)
+        overrides = [
+            word
+            for override, word in kinds
+            if not override.is_sweep_override() or override.is_hydra_override()
+        ]
+    with open_configs(config_dir) as loader:
+        words = merge_preset(preset_overrides(loader, overrides), overrides)
+        next(expand(loader, words), None)
+        return choices_of_grid(loader, words)
 
 
 def _refuse(error: Exception) -> int:
@@ -109,13 +159,14 @@ def _refuse(error: Exception) -> int:
     return refuse(error)  # some of Hydra's errors are OSErrors too
 
 
-@hydra.main(version_base="1.3", config_path=str(CONFIG_FOLDER), config_name=CONFIG_NAME)
-def _run_point(config: DictConfig) -> None:
+@hydra.main(**VERSION_BASE, config_path=str(CONFIG_FOLDER), config_name=CONFIG_NAME)
+def _run_point(_: DictConfig) -> None:
     """Run a single point: a command without `-m`, or a job of one of Hydra's own launchers."""
     if multiprocessing.get_start_method(allow_none=True) == "loky":  # joblib's; workers lack it
         multiprocessing.set_start_method("forkserver", force=True)
-    settings, is_job = plain_config(config), HydraConfig.get().mode == RunMode.MULTIRUN
+    is_job = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
+        (settings,) = expand(config_loader(), task_words(HydraConfig.get()))
         code = run_sweep([settings], settings, _launcher())
     except (ValueError, OSError) as error:
         if is_job:
@@ -132,7 +183,7 @@ def _launcher() -> Launch:
     """The selected launcher; a job of Hydra's own launchers executes its run itself."""
     settings = HydraConfig.get().launcher
     if not settings["_target_"].startswith("hydra."):  # Hydra refuses to instantiate its own
-        launcher = hydra.utils.instantiate(settings)
+        launcher = instantiate(settings)
         if hasattr(launcher, "launch_runs"):
             launcher.check()
             return launcher.launch_runs

@@ -23,9 +23,10 @@ from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import finish_abandoned
 from sweeper.store.ledger import Ledger
+from sweeper.store.publish import parse_as
 from sweeper.tuning.point_study import PointStudy
 from sweeper.tuning.space import Space, ends_override
-from sweeper.tuning.storage import close_storage, first_cause, open_storage, storage_errors
+from sweeper.tuning.storage import open_storage
 from sweeper.tuning.study_settings import StudySettings, parse_objective
 from sweeper.tuning.tuner import ConfigsOf, Tuner
 from sweeper.upstream.hydras import ConfigLoader
@@ -50,14 +51,13 @@ def run_tuning(
     settings = StudySettings(
         space=found.space,
         objective=parse_objective(options["objective"], options["metric"], options["metric_mode"]),
-        **{name: options[name] for name in ("sampler", "sampler_seed", "pruner")},
+        **{name: options[name] for name in ("sampler", "sampler_seed")},
     )
 
     def find_configs(chosen: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         return add_facts(expand(loader, [*found.fixed, *chosen]), ledger.results)
 
-    corners = [ends_override(key, distribution) for key, distribution in found.space.items()]
-    configs = (config for point in found.points for config in find_configs([*point, *corners]))
+    configs = (config for words in found.points_with_ends() for config in find_configs(words))
     try:
         warnings = plan(configs, ledger).distinct_warnings
     except ValueError as error:
@@ -66,37 +66,28 @@ def run_tuning(
     compared = found.points[0] if len(found.points) > 1 else ()
     keys = [*found.space, *(word.lstrip("+").partition("=")[0] for word in compared)]
     ledger.prepare()
-    storage = open_storage(options["storage"], ledger.results)
-    try:
-        known = optuna.get_all_study_names(storage)
-        studies: list[PointStudy] = []
-        for point in found.points:
-            name = _name_study(point, found.space, options["study_name"], find_configs, known)
-            studies.append(PointStudy(name, point, settings, storage))
-        _check_code(studies, ledger, options["code"])
-        with live_table([], ledger, keys) as table:
-            for warning in warnings:
-                table.say(f"Warning: {warning}")
-            for spec, outcome in _ended_runs(studies, ledger):
-                table.add(spec, outcome)
-            tuner = Tuner(
-                studies=studies,
-                **{name: options[name] for name in ("n_trials", "max_concurrent", "max_attempts")},
-                code=options["code"],
-                configs_of=find_configs,
-                ledger=ledger,
-                expect=table.add,
-                say=table.say,
-            )
-            return guard(lambda: _run_trials(tuner, launch, table, options["retry"]), table, ledger)
-    except storage_errors() as error:
-        msg = (
-            "hydra.sweeper.storage must be a database that accepts new studies; it reports: "
-            f"{first_cause(error)}. Repair it, or remove the setting to use a journal file."
+    storage = open_storage(ledger.results)
+    known = optuna.get_all_study_names(storage)
+    studies: list[PointStudy] = []
+    for point in found.points:
+        name = _name_study(point, found.space, options["study_name"], find_configs, known)
+        studies.append(PointStudy(name, point, settings, storage))
+    _check_code(studies, ledger, options["code"])
+    with live_table([], ledger, keys) as table:
+        for warning in warnings:
+            table.say(f"Warning: {warning}")
+        for spec, outcome in _ended_runs(studies, ledger):
+            table.add(spec, outcome)
+        tuner = Tuner(
+            studies=studies,
+            **{name: options[name] for name in ("n_trials", "max_concurrent", "max_attempts")},
+            code=options["code"],
+            configs_of=find_configs,
+            ledger=ledger,
+            expect=table.add,
+            say=table.say,
         )
-        raise ValueError(msg) from error
-    finally:
-        close_storage(storage)
+        return guard(lambda: _run_trials(tuner, launch, table, options["retry"]), table, ledger)
 
 
 def _name_study(
@@ -136,7 +127,8 @@ def _check_code(studies: Sequence[PointStudy], ledger: Ledger, code: str | None)
     finish_abandoned(ledger)
     study_names = {run_id: study.name for study in studies for run_id in study.run_ids}
     rows = ledger.rows(study_names, ["config_json"]) if study_names else {}
-    named = {id: tuple(targets(json.loads(row["config_json"]))) for id, row in rows.items()}
+    configs = {id: parse_as(dict[str, Any], row["config_json"]) for id, row in rows.items()}
+    named = {id: tuple(targets(config)) for id, config in configs.items()}
     changes = code_changes(named, ledger.ended(), ledger)
     if changes and code != "keep":
         first = next(iter(changes))
@@ -155,8 +147,9 @@ def _ended_runs(studies: Sequence[PointStudy], ledger: Ledger) -> Iterator[tuple
     run_ids = {run_id for study in studies for run_id in study.run_ids}
     rows = ledger.rows(run_ids, ["config_json", "outcome"]) if run_ids else {}
     for row in rows.values():
+        config = parse_as(dict[str, Any], row["config_json"]) or {}
         with suppress(ValueError):
-            yield read_run_spec(json.loads(row["config_json"])), Outcome(row["outcome"])
+            yield read_run_spec(config), Outcome(row["outcome"])
 
 
 def _run_trials(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | None) -> int:
@@ -165,26 +158,19 @@ def _run_trials(tuner: Tuner, launch: Launch, table: LiveTable, retry: str | Non
         if not event.is_stopping:  # a stopped trial will resume; it has not failed
             tuner.handle(event)
 
-    try:
-        if retry == "failed":
-            repeated = sum(study.retry_failed() for study in tuner.studies)
-            table.say(f"{several(repeated, 'failed trial')} to be retried.")
-        budget = several(tuner.n_trials, "trial")
-        each = " each" * (len(tuner.studies) > 1)
-        table.say(f"{several(len(tuner.studies), 'study')} of {budget}{each}.")
-        for study in tuner.studies:
-            if begun := study.num_begun:
-                table.say(f"{study.name} resumes: {begun} of {budget} started before.")
-        handle_events(launch(tuner.claim_tasks(), tuner.ledger), handle)
-        for study in tuner.studies:
-            table.say(study.summary())
-        lacks_result = any(
-            study.failed_trials() or study.trials(TrialState.RUNNING) for study in tuner.studies
-        )
-    except storage_errors() as error:
-        table.say(
-            f"hydra.sweeper.storage can no longer be reached: {first_cause(error)}. Results so far "
-            "are kept; repair the database, and repeat the command to resume."
-        )
-        return RUN_FAILED
+    if retry == "failed":
+        repeated = sum(study.retry_failed() for study in tuner.studies)
+        table.say(f"{several(repeated, 'failed trial')} to be retried.")
+    budget = several(tuner.n_trials, "trial")
+    each = " each" * (len(tuner.studies) > 1)
+    table.say(f"{several(len(tuner.studies), 'study')} of {budget}{each}.")
+    for study in tuner.studies:
+        if begun := study.num_begun:
+            table.say(f"{study.name} resumes: {begun} of {budget} started before.")
+    handle_events(launch(tuner.claim_tasks(), tuner.ledger), handle)
+    for study in tuner.studies:
+        table.say(study.summary())
+    lacks_result = any(
+        study.failed_trials() or study.trials(TrialState.RUNNING) for study in tuner.studies
+    )
     return RUN_FAILED if lacks_result else DONE

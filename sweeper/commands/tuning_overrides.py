@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
@@ -28,6 +28,11 @@ class TuningOverrides:
     fixed: Sequence[str]
     points: Sequence[Sequence[str]]
     space: Space
+
+    def points_with_ends(self) -> Iterator[list[str]]:
+        """The overrides of each compared point, with both ends of every tuned range."""
+        ends = [ends_override(key, distribution) for key, distribution in self.space.items()]
+        return ([*point, *ends] for point in self.points)
 
 
 def sort_overrides(given: Sequence[str], loader: ConfigLoader) -> TuningOverrides:

@@ -9,11 +9,11 @@ from sweeper.spec.identity import Words
 #: These keys and their settings come first, whatever the order in the config.
 _FIRST = ("batch", "warmup", "lr_rule", "seed", "module", "model", "data", "optimizer", "base_lr")
 #: These are stated for all runs together if the runs agree in them.
-_ALWAYS_SHOWN = (*_FIRST, "schedule", "epochs")
+_ALWAYS_SHOWN = (*_FIRST, "schedule", "epochs", "steps", "examples")
 #: These are stated too where they are in use.
 _SHOWN_IF_ON = (
     "perturbation", "perturbation.rho", "ema_decay", "gradient_clip", "trainer.gradient_clip_val",
-    "label_smoothing", "loss_items",
+    "label_smoothing", "loss_items", "gradient_delay",
 )  # fmt: skip
 _OFF = ("none", "0")
 

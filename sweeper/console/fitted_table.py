@@ -8,7 +8,6 @@ from textwrap import wrap
 
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions
-from rich.segment import Segment
 from rich.text import Text
 
 _GAPS = (2, 1)  # between columns: normally, and if space is short [cells]
@@ -19,16 +18,12 @@ _NUMBER = re.compile(r"[\d.,+\-e%x/?: hms]*|nan|-?inf|x [\d.e\-+]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of texts.
-
-    `styles` has a style for each cell, or is empty; `spared` is the order in which columns are
-    left out if space is short: 1 first, 0 never.
-    """
+    """A column of texts."""
 
     head: str
     cells: Sequence[str]
-    styles: Sequence[str] = ()
-    spared: int = 0
+    styles: Sequence[str] = ()  # of each cell, or empty
+    spared: int = 0  # the order in which columns are left out if space is short: 1 first, 0 never
 
     @property
     def width(self) -> int:
@@ -46,9 +41,7 @@ class FittedTable:
 
     columns: Sequence[Column]
 
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[Text | Segment]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         """The lines, as wide as the console allows."""
         del console
         shown = [column for column in self.columns if any(column.cells)]
@@ -102,7 +95,7 @@ def _head_pieces(head: str) -> list[str]:
     return re.findall(r"[^ ._/]+[ ._/]*|[ ._/]+", head)
 
 
-def _lines(sized: Sequence[_Sized], gap: int) -> Iterator[Text | Segment]:
+def _lines(sized: Sequence[_Sized], gap: int) -> Iterator[Text]:
     heads = [_wrap_head(column.head, width) for column, width in sized]
     deepest = max(map(len, heads))
     heads = [[""] * (deepest - len(head)) + head for head in heads]
@@ -132,15 +125,7 @@ def _wrap_head(head: str, width: int) -> list[str]:
     return [line for line in lines if line]
 
 
-def _line(
-    sized: Sequence[_Sized], gap: int, texts: Iterable[str], styles: Sequence[str]
-) -> Text | Segment:
-    if not any(styles):  # a segment needs no layout: a tenth of the work
-        cells = (
-            " " * (width - cell_len(text)) + text
-            for (_, width), text in zip(sized, texts, strict=True)
-        )
-        return Segment(f"{(' ' * gap).join(cells)}\n")
+def _line(sized: Sequence[_Sized], gap: int, texts: Iterable[str], styles: Sequence[str]) -> Text:
     line = Text(no_wrap=True)
     for i, ((_, width), text, style) in enumerate(zip(sized, texts, styles, strict=True)):
         line.append(" " * (gap * (i > 0) + width - cell_len(text)))

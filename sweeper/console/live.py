@@ -40,64 +40,91 @@ _ROWS_SHOWN, _ROWS_IN_SUMMARY = 24, 60
 
 @dataclass(slots=True)
 class RunState:
-    """What is known about a run.
-
-    `status` is waiting, queued, running, elsewhere, or an outcome; `metric` is its value after the
-    latest epoch; `seconds` is the time of training and validation so far; `attempt` is the latest
-    attempt seen by this command, and `progress` its position within an epoch.
-    """
+    """What is known about a run."""
 
     spec: RunSpec
-    status: str = "waiting"
+    status: str = "waiting"  # or queued, running, elsewhere, or an outcome
     epoch: int = 0
-    metric: float | None = None
-    seconds: float | None = None
-    attempt: Attempt | None = None
-    progress: StepProgress | None = None
+    step: int = 0  # of the run
+    metric: float | None = None  # after the latest epoch
+    seconds: float | None = None  # of training and validation so far
+    attempt: Attempt | None = None  # the latest that this command has seen
+    progress: StepProgress | None = None  # of that attempt, within an epoch
     reason: str = ""
     layout: str = ""  # of a run that an earlier command trained
 
     def read_progress(self) -> None:
         """Read what the attempt has written to disk so far."""
         if self.attempt and (curve := self.attempt.curve()):
-            self.epoch = curve[-1]["epoch"]
+            self.epoch, self.step = curve[-1]["epoch"], curve[-1]["step"]
             self.metric = metric_columns(curve, self.spec.config)["metric"]
             self.seconds = curve[-1]["elapsed_s"]
         if self.attempt:
             self.progress = read_step_progress(self.attempt.folder) or self.progress
 
     @property
-    def epochs_done(self) -> float:
-        """Epochs trained, including the finished fraction of the current epoch [epochs]."""
+    def unit(self) -> str:
+        """What its length is measured in: epochs, or examples if it is given in those or steps."""
+        return "examples" if self.spec.config.epochs is None else "epochs"
+
+    @property
+    def length(self) -> int:
+        """The most that it trains [its unit]."""
+        spec = self.spec
+        return spec.most_epochs if self.unit == "epochs" else spec.total_steps * spec.config.batch
+
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps of the run so far [steps]."""
+        now = self.progress
+        return max(
+            self.step, self.spec.batch_plan.steps_before(now.epoch - 1) + now.step if now else 0
+        )
+
+    @property
+    def done(self) -> float:
+        """What it has trained, including a part of the current epoch [its unit]."""
+        if self.unit == "examples":
+            return self.steps_done * self.spec.config.batch
         return max(self.epoch, self.progress.epochs_done if self.progress else 0)
 
     @property
     def resumed_at(self) -> float:
-        """Position in training at which the latest attempt began [epochs]."""
-        return self.progress.resumed_at if self.progress else 0
+        """Position in training at which the latest attempt began [its unit]."""
+        at = self.progress.resumed_at if self.progress else 0
+        per_epoch = self.spec.steps_per_epoch * self.spec.config.batch
+        return at * per_epoch if self.unit == "examples" else at
 
     @property
     def left(self) -> tuple[float, float] | None:
-        """What remains to train; None if nothing does or it is not known [seconds, epochs]."""
-        epochs = self.spec.most_epochs - self.epochs_done
+        """What remains to train; None if nothing does or it is not known [seconds, its unit]."""
+        more = self.length - self.done
         seconds = self.progress.left_s if self.progress else None
-        return None if seconds is None or epochs <= 0 else (seconds, epochs)
+        return None if seconds is None or more <= 0 else (seconds, more)
 
     @property
     def line(self) -> RunLine:
         """The run as a line of the table."""
         now = self.progress if self.status in {"running", "elsewhere"} else None
+        epoch = f"{self.epoch}/{self.spec.most_epochs}" if self.epoch or now else ""
+        step = f"{now.step}/{now.steps}" if now and now.epoch > self.epoch else ""
+        if self.unit == "examples":
+            epoch, step = (
+                "",
+                f"{self.steps_done}/{self.spec.total_steps}" if self.step or now else "",
+            )
         return RunLine(
             words=self.spec.words,
             layout=self.layout or self.spec.split.layout,
             status=str(self.status),
-            epoch=f"{self.epoch}/{self.spec.most_epochs}" if self.epoch or now else "",
+            epoch=epoch,
             metric_name=self.spec.config.metric,
             metric=self.metric,
             seconds=self.seconds,
-            step=f"{now.step}/{now.steps}" if now and now.epoch > self.epoch else "",
+            step=step,
             rate=rate_text(now.examples_per_s) if now and now.examples_per_s else "",
             left=duration(now.left_s) if now and now.left_s is not None else "",
+            run_id=self.spec.run_id,
         )
 
 
@@ -117,7 +144,7 @@ class LiveTable:
             if run_id in self._states:
                 self._states[run_id].status = row.outcome
         states = self._states.values()
-        self._to_do = sum(state.spec.most_epochs for state in states if state.status == "waiting")
+        self._to_do = sum(state.length for state in states if state.status == "waiting")
         self._done = self._made = self._shown_at = 0.0
         self.live: Live | None = None
 
@@ -130,9 +157,9 @@ class LiveTable:
     def add(self, spec: RunSpec, status: str) -> None:
         """Add a run that is not in the table yet: waiting, or with its outcome in the ledger."""
         if spec.run_id not in self._states:
-            self._states[spec.run_id] = RunState(spec, status)
+            state = self._states[spec.run_id] = RunState(spec, status)
             self._differences.add(spec.words)
-            self._to_do += spec.most_epochs if status == "waiting" else 0
+            self._to_do += state.length if status == "waiting" else 0
 
     def say(self, text: str) -> None:
         """Print a separate line above the table."""
@@ -154,8 +181,8 @@ class LiveTable:
             state = self._running.pop(run_id, self._states[run_id])
             state.read_progress()
             state.status, state.reason = end.outcome, end.reason
-            self._done += state.spec.most_epochs
-            self._made += state.spec.most_epochs - state.resumed_at
+            self._done += state.length
+            self._made += state.length - state.resumed_at
             self._latest = [state, *self._latest][:_ROWS_SHOWN]
             name = f"{end.outcome:<8} {self._name(state.spec)}"
             line = state.line
@@ -193,7 +220,7 @@ class LiveTable:
 
     def _count_if_again(self, state: RunState) -> None:
         if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
-            self._to_do += state.spec.most_epochs  # it had ended before
+            self._to_do += state.length  # it had ended before
 
     def _refresh(self) -> None:
         now = time.monotonic()
@@ -215,9 +242,10 @@ class LiveTable:
 
     def _say_progress(self) -> None:
         """Print the progress of the sweep and of its first running runs, if it has changed."""
-        all_of_it = f"progress {int(self._epochs())}/{self._to_do} epochs; {self._counts()}"
+        done = f"{int(self._trained()):,}/{self._to_do:,} {self._unit}"
+        all_of_it = f"progress {done}; {self._counts()}"
         shown = list(self._running.values())[:_RUNS_IN_LINES]
-        news = " ".join([all_of_it, *(f"{state.epochs_done}" for state in shown)])
+        news = " ".join([all_of_it, *(f"{state.done}" for state in shown)])
         if news != self._last_line:
             self._last_line = news
             self.say("; ".join(filter(None, [all_of_it, self._time_left()])))
@@ -240,13 +268,13 @@ class LiveTable:
         if len(states) > _ROWS_SHOWN:
             states = [*self._running.values(), *self._latest][:_ROWS_SHOWN]
         bar = Progress(
-            TextColumn("epochs"),
+            TextColumn(self._unit),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}"),
         )
-        task = bar.add_task("epochs", total=self._to_do, left=self._time_left())
-        bar.update(task, completed=self._epochs())
+        task = bar.add_task(self._unit, total=self._to_do, left=self._time_left())
+        bar.update(task, completed=self._trained())
         lines = [state.line for state in states]
         return Group(runs_table(lines, self._differences, title=self._counts()), bar)
 
@@ -254,35 +282,39 @@ class LiveTable:
         """A name for a run that distinguishes it from the others of the sweep."""
         return self._differences.label(spec.words) or spec.point
 
-    def _epochs(self) -> float:
-        return self._done + sum(state.epochs_done for state in self._running.values())
+    @property
+    def _unit(self) -> str:
+        """That of the runs, which one command gives the same kind of length."""
+        return next((state.unit for state in self._states.values()), "epochs")
+
+    def _trained(self) -> float:
+        return self._done + sum(state.done for state in self._running.values())
 
     def _time_left(self) -> str:
         """Time left: by the runs' reports if none waits or none ended, else by the speed so far."""
-        running, left = self._running.values(), self._to_do - self._epochs()
+        running, left = self._running.values(), self._to_do - self._trained()
         known = [state.left for state in running if state.left]
         waiting = {"waiting", "queued"} & {state.status for state in self._states.values()}
         if known and len(known) == len(running) and not waiting:
             seconds = max(seconds for seconds, _ in known)
         elif self._made:
-            made = self._made + sum(state.epochs_done - state.resumed_at for state in running)
+            made = self._made + sum(state.done - state.resumed_at for state in running)
             seconds = (time.monotonic() - self._started) / made * left
         elif known:
-            epoch_s = fmean(seconds / epochs for seconds, epochs in known)
-            seconds = epoch_s * left / len(running)
+            seconds = fmean(seconds / more for seconds, more in known) * left / len(running)
         else:
             return ""
         return f"about {duration(seconds)} left"
 
     def _fill_in_from_ledger(self) -> None:
-        """Fill in the metrics, times and epochs of runs that earlier commands executed."""
+        """Fill in the metrics, times and lengths of runs that earlier commands executed."""
         missing = {run_id for run_id, state in self._states.items() if state.metric is None}
         names = {self._states[run_id].spec.config.metric for run_id in missing}
-        columns = [*names, "epochs_completed", "train_s", *LAYOUT_COLUMNS]
+        columns = [*names, "epochs_completed", "steps", "train_s", *LAYOUT_COLUMNS]
         for run_id, row in self._ledger.measured(missing, columns).items() if missing else ():
             state = self._states[run_id]
             state.metric, state.seconds = row[state.spec.config.metric], row["train_s"]
-            state.epoch = row["epochs_completed"] or 0
+            state.epoch, state.step = row["epochs_completed"] or 0, row["steps"] or 0
             state.layout = "x".join(str(row[name] or "?") for name in LAYOUT_COLUMNS)
 
 

@@ -7,6 +7,7 @@ from sweeper.spec.guarantee_names import missing
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import GrowingBatch
 from sweeper.spec.sentences import several
+from sweeper.store.row import setting_columns
 
 
 def describe_metric(spec: RunSpec) -> str:
@@ -24,8 +25,19 @@ def describe_rates(spec: RunSpec) -> str:
         return ""
     return (
         "peak lr is a factor on the rates that the optimizers and schedulers of "
-        f"{spec.config.module.name} set."
+        f"{spec.config.module.name} set: lr_rule={spec.config.lr_rule.name} from "
+        f"base_batch={spec.config.base_batch}, at which it is 1."
     )
+
+
+def describe_settings(spec: RunSpec) -> str:
+    """What the rules make of other settings than the rate; empty without such a rule."""
+    if not (spec.mappings or spec.config.ema_rule):
+        return ""
+    known = {name: v for name, v in setting_columns(spec.settings).items() if v is not None}
+    made = ", ".join(f"{name} {value:.6g}" for name, value in known.items())
+    later = f"{' and '.join(spec.mappings)} known when it starts" * (not known)
+    return f"batch {spec.config.batch:,}: {made or later} (base_batch={spec.config.base_batch})."
 
 
 def describe_course(spec: RunSpec) -> str:
@@ -53,12 +65,12 @@ def describe_course(spec: RunSpec) -> str:
 
 def describe_guarantees(spec: RunSpec) -> str:
     """The guarantees found to hold for the user's module; empty for our own module."""
-    if not spec.config.has_own_module:
+    if not spec.config.has_own_code:
         return ""
     holding = spec.facts.guarantees or []
     not_holding = f"; not confirmed: {', '.join(names)}" if (names := missing(holding)) else ""
     return (
-        f"Confirmed for {spec.config.module.name}: {', '.join(holding) or 'nothing'}"
+        f"Confirmed for {spec.config.model_name}: {', '.join(holding) or 'nothing'}"
         f"{not_holding}. `sweeper doctor` with the same overrides says why."
     )
 
@@ -78,8 +90,8 @@ def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
     names: dict[Series, list[str]] = {}
     for spec in specs:
         schedule = spec.schedule  # with AdaScale, that of the base batch, before the gain
-        stride = max(1, schedule.total_steps(spec.epochs) // _POINTS)
-        steps = range(0, schedule.total_steps(spec.epochs), stride)
+        total = schedule.total_steps(spec.length)
+        steps = range(0, total, max(1, total // _POINTS))
         series = tuple((schedule.position(step), schedule.lr(step)) for step in steps)
         config = spec.config
         rule, decay = config.lr_rule.name, config.schedule.name

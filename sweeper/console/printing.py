@@ -4,11 +4,12 @@ import argparse
 import io
 import math
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sweeper.spec.outcomes import BAD_INPUT
 
@@ -66,7 +67,8 @@ def describe_os_error(error: OSError) -> str:
     if not error.filename:
         return f"the system must allow what the command does; got: {why}. Correct the cause."
     return (
-        f"{error.filename} must be readable and writable; got: {why}. Correct it or name another."
+        f"{error.filename} must be readable and writable; got: {why}. Correct it, or name another "
+        "if it is an argument."
     )
 
 
@@ -109,3 +111,19 @@ def text_table(*columns: str, **settings: Any) -> "Table":
     from rich.table import Column, Table
 
     return Table(*(Column(name, justify="right", no_wrap=True) for name in columns), **settings)
+
+
+class HintingParser(argparse.ArgumentParser):
+    """Says what a misspelt option or choice may have meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the command line; exit with 2."""
+        from sweeper.spec.sentences import did_you_mean  # pydantic, which a help does not wait for
+
+        option = re.search(r"unrecognized arguments: (--[\w-]+)", message)
+        choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if option:
+            message += f". {did_you_mean(option[1], re.findall(r'--[a-z-]+', self.format_usage()))}"
+        elif choice:
+            message += f". {did_you_mean(choice[1], re.findall(r'[a-z0-9-]+', choice[2]))}"
+        super().error(message.removesuffix(". "))

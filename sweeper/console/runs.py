@@ -45,11 +45,15 @@ class RunLine:
     step: str = ""
     rate: str = ""
     left: str = ""
+    run_id: str = ""
 
     @property
     def metric_text(self) -> str:
-        """The metric for a cell of the table; empty if it was not measured."""
-        if self.metric is None or isnan(self.metric):
+        """The metric for a cell of the table; empty if it was not measured.
+
+        An accuracy that is not a number is that of a task without one.
+        """
+        if self.metric is None or (isnan(self.metric) and self.metric_name.endswith("accuracy")):
             return ""
         has_usual_size = self.metric == 0 or 0.01 <= abs(self.metric) < 1e6
         return f"{self.metric:.4f}" if has_usual_size else f"{self.metric:.5g}"
@@ -59,22 +63,26 @@ LAYOUT_COLUMNS = ("world_size", "micro_batch", "accumulation_steps")
 #: Columns of the runs table that `line_of_row` reads.
 ROW_COLUMNS = (
     "outcome", "config_json", *LAYOUT_COLUMNS,
-    "epochs", "epochs_completed", "metric_name", "metric", "train_s", "started_at",
+    "epochs", "epochs_completed", "steps", "metric_name", "metric", "train_s", "started_at",
 )  # fmt: skip
 
 
 def line_of_row(row: Mapping[str, Any]) -> RunLine:
     """The line of an ended run, from its row; nothing that its config names is imported."""
+    words = _words_of_row(row)
     done, planned = row["epochs_completed"], row["epochs"]
+    steps = _planned_steps(words)
     layout = (row[name] or "?" for name in LAYOUT_COLUMNS)
     return RunLine(
-        words=_words_of_row(row),
+        words=words,
         layout="x".join(map(str, layout)),
         status=printable(str(row["outcome"])),
-        epoch=f"{done}/{planned}" if done else "",
+        epoch=f"{done}/{planned}" if done and not steps else "",
+        step=f"{row['steps']}/{steps}" if row["steps"] and steps else "",
         metric_name=printable(row["metric_name"] or "metric"),
         metric=row["metric"],
         seconds=row["train_s"],
+        run_id=row["run_id"],
     )
 
 
@@ -86,7 +94,18 @@ def _words_of_row(row: Mapping[str, Any]) -> Words:
         return {}
 
 
-def runs_table(lines: Sequence[RunLine], differences: Differences, *, title: str) -> Group:
+def _planned_steps(words: Words) -> int | None:
+    """Length of a run in steps or examples [steps]; None of one in epochs."""
+    steps, examples, batch = (
+        int(words[key][0]) if words.get(key, ("null",))[0].isdecimal() else None
+        for key in ("steps", "examples", "batch")
+    )
+    return examples // batch if examples and batch else steps
+
+
+def runs_table(
+    lines: Sequence[RunLine], differences: Differences, *, title: str, has_ids: bool = False
+) -> Group:
     """One line per run, under a heading with what all runs have in common."""
     layouts = {line.layout for line in lines}
     names = {line.metric_name for line in lines}
@@ -103,6 +122,7 @@ def runs_table(lines: Sequence[RunLine], differences: Differences, *, title: str
         Column(head="s", cells=seconds, spared=1),
         Column(head="examples/s", cells=[line.rate for line in lines], spared=2),
         Column(head="left", cells=[line.left for line in lines], spared=3),
+        Column(head="run", cells=[line.run_id * has_ids for line in lines], spared=6),
     ]
     text = f"{title}\n{describe_common(differences, layouts)}"
     heading = Text(text, style="italic", no_wrap=False, overflow="fold")  # a live table cuts lines

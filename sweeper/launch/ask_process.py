@@ -5,6 +5,7 @@ config to one file, and all that it prints to another.
 """
 
 import json
+import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sweeper.launch.fork_server import start_process
+from sweeper.launch.kernel_memory import oom_kills, out_of_memory
 
 Question = Literal["facts", "first steps", "memory"]
 
@@ -22,7 +24,7 @@ class Answers:
 
     Attributes:
         values: plain values, one for each config, up to the first that it failed for.
-        last_line: the last line that it printed.
+        last_line: the last line that it printed, or the signal that killed it.
         is_timed_out: whether it was stopped because it took too long.
     """
 
@@ -51,17 +53,21 @@ def ask_process(
         answers, output = Path(folder, "answers.jsonl"), Path(folder, "output.txt")
         answers.touch()
         output.touch()
+        kills = oom_kills()
         process = start_process(_answer, (question, configs, answers, output))
         try:
             process.join(longest_s)
-            is_timed_out = process.exitcode is None
+            code = process.exitcode
         finally:
             process.kill()
-        lines = output.read_text(errors="replace").strip().splitlines()
+        lines = output.read_text(errors="replace").strip().splitlines() or ["no message"]
+        if code is not None and code < 0:
+            why = f" ({out_of_memory()})" * (oom_kills() > kills)
+            lines.append(f"killed by {signal.Signals(-code).name}{why}")
         return Answers(
             values=[json.loads(line) for line in answers.read_text().splitlines()],
-            last_line=lines[-1] if lines else "no message",
-            is_timed_out=is_timed_out,
+            last_line=lines[-1],
+            is_timed_out=code is None,
         )
 
 

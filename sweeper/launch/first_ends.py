@@ -11,8 +11,8 @@ from sweeper.store.publish import Text, publish_json, read_as
 _FIRST = 3
 
 _REMEDY = (
-    "Correct the cause and repeat the command, which retries them; add keep_going=true to start "
-    "the others anyway."
+    "Once the cause is removed, the same command retries them; add keep_going=true to start the "
+    "others anyway."
 )
 
 
@@ -39,7 +39,7 @@ class FirstEnds:
             return None
         reason = " ".join(next(iter(self._reasons.values())).split()).rstrip(".")
         if METRIC_NOT_LOGGED in reason:  # concerns the command, so all other runs too
-            return f"No further runs are started, as they would fail too: {reason}. {_REMEDY}"
+            return f"No further runs are started, as they name the same metric: {reason}. {_REMEDY}"
         if len(self._reasons) < _FIRST:
             return None
         return (

@@ -80,8 +80,7 @@ def open_fork_server(targets: Sequence[str] = ()) -> None:
 def start_process(target: Callable[[Any], None], args: object) -> GroupLeader:
     """Start a process from the fork server, shielded from Ctrl-C and similar signals.
 
-    Raises:
-        ForkServerDied: if there is no fork server to start it.
+    ForkServerDied if there is no fork server to start it.
     """
     kills = oom_kills()
     before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS_OF_LAUNCHER}

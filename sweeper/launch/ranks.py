@@ -57,17 +57,13 @@ class RankProcess(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A run whose ranks are running.
-
-    `failure` determines its end if a process failed, or none left a record. `oom_kills` is how many
-    processes the kernel had killed for lack of memory when it started, at `started_at` on the
-    monotonic clock.
-    """
+    """A run whose ranks are running."""
 
     attempt: Attempt
     processes: Sequence[RankProcess]
+    #: Determines its end if a process failed, or none left a record.
     failure: "Callable[[Running, WhyStopped], End]"
-    oom_kills: int = field(default_factory=oom_kills)
+    oom_kills: int = field(default_factory=oom_kills)  # when it started
     started_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -97,7 +93,7 @@ class LocalRanks:
         """Refuse a run that needs more nodes than this machine."""
         if (nodes := spec.config.num_nodes) > 1:
             msg = (
-                f"num_nodes must be 1 with hydra/launcher=local; got num_nodes={nodes}. "
+                f"num_nodes must be 1 with hydra/launcher=local or queue; got num_nodes={nodes}. "
                 "Use hydra/launcher=slurm, or start the command with torchrun on each machine."
             )
             raise ValueError(msg)

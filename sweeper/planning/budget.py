@@ -37,7 +37,7 @@ def _attempt_hours(folder: Path) -> float:
         began = (folder / "config.json").stat().st_mtime
         times = [path.stat().st_mtime for path in folder.iterdir() if path.name != "released.json"]
         return (max(times) - began) * config["devices"] * config["num_nodes"] / 3600
-    except (OSError, TypeError, ValueError, KeyError):  # never started, or damaged
+    except (OSError, TypeError, ValueError, KeyError, OverflowError):  # never started, or damaged
         return 0.0
 
 
@@ -101,17 +101,11 @@ def check_budget(
 
 @dataclass(slots=True)
 class Account:
-    """What a running sweep spends; runs that would exceed the budget are left out.
+    """What a running sweep spends; runs that would exceed the budget are left out."""
 
-    Attributes:
-        left: the part of the budget that this sweep may spend [device-hours].
-        hours: predicted remaining time by run id [device-hours].
-        left_out: tasks that were not started.
-    """
-
-    left: float
-    hours: Mapping[str, float | None]
-    left_out: list[Task] = field(default_factory=list[Task])
+    left: float  # the part of the budget that this sweep may spend [device-hours]
+    hours: Mapping[str, float | None]  # predicted remaining time by run id [device-hours]
+    left_out: list[Task] = field(default_factory=list[Task])  # tasks that were not started
     _ended_hours: float = 0.0
     _ranks: dict[str, int] = field(default_factory=dict[str, int])  # of started runs
     _began_at: dict[str, float] = field(default_factory=dict[str, float])
@@ -164,8 +158,7 @@ class Account:
 def open_account(planned: Plan, ledger: Ledger, device: Device) -> Account | None:
     """The account of what a sweep may spend, which covers all its runs; None without a budget.
 
-    Raises:
-        ValueError: if the budget does not cover them, or their time is not known.
+    ValueError if the budget does not cover them, or their time is not known.
     """
     config = planned.specs[0].config
     if config.budget is None:

@@ -15,13 +15,10 @@ _MOST_FILES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeChange:
-    """How the user's sources have changed since a run was trained.
+    """How the user's sources have changed since a run was trained."""
 
-    `files` lists the files that differ; `is_held` if a process is training the run at this moment.
-    """
-
-    files: tuple[str, ...]
-    is_held: bool = False
+    files: tuple[str, ...]  # that differ
+    is_held: bool = False  # a process is training the run at this moment
 
 
 Changes = Mapping[str, CodeChange]
@@ -33,12 +30,8 @@ def code_changes(
     """The runs that were trained with other sources than today's, by run id.
 
     The sources that count are those at the start of the last attempt. A run is left out if it has
-    no result, no checkpoint to resume from, and no process that is training it.
-
-    Args:
-        named: every `_target_` of a run's config, by run id.
-        ended: current rows by run id.
-        ledger: the ledger of these runs.
+    no result, no checkpoint to resume from, and no process that is training it. `named` has every
+    `_target_` of a run's config, `ended` the current rows, both by run id.
     """
     tops = {run_id: found for run_id, names in named.items() if (found := find_own_packages(names))}
     if not tops:

@@ -35,7 +35,11 @@ _Numbers = Annotated[
 ]
 
 
-_OPTIONAL = {"lightning_modules.data.small_images.SmallImages": ["drawn_from"]}  # not in conf/
+_OPTIONAL = {  # not in conf/
+    "lightning_modules.data.small_images.SmallImages": ["drawn_from"],
+    "lightning_modules.data.large_images.LargeImages": ["augment"],
+    "lightning_modules.data.text.TextTokens": ["version"],
+}
 
 
 class _OurSettings(Settings, extra="allow"):
@@ -44,6 +48,7 @@ class _OurSettings(Settings, extra="allow"):
     The defaults here only mark a setting that not every class has.
     """
 
+    augment: Literal["crop", "none"] | None = None
     blocks: Count = 1
     channels: _Counts = (1,)
     decay: Number = 1
@@ -64,7 +69,7 @@ class _OurSettings(Settings, extra="allow"):
     num_workers: Index | Literal["auto"] = 0
     padding: Index = 0
     resize: Count = 1
-    root: Text = ""
+    root: Text | None = ""
     settings: Annotated[dict[str, Any], Rule("a group")] = Field(default_factory=dict)
     shape: _Counts = (1,)
     size: Count = 1
@@ -73,6 +78,8 @@ class _OurSettings(Settings, extra="allow"):
     stem: Literal["auto", "imagenet", "small"] = "auto"
     stem_stride: Count = 1
     validation_fold: Index = 0
+    version: Text | None = None
+    vocabulary: Count = 1
     width: Count = 1
 
 
@@ -84,11 +91,8 @@ class _OurGroups(Settings):
 def check_settings(groups: Iterable[tuple[str, Component]]) -> None:
     """Refuse values that our classes cannot have, and settings of another option of a group.
 
-    Args:
-        groups: key and component of data, models and optimizers.
-
-    Raises:
-        ValueError: with a line of key, value and remedy for each.
+    `groups` has keys and components of data, models and optimizers. ValueError with a line of key,
+    value and remedy for each.
     """
     mistakes: dict[str, None] = {}  # a set in order
     for key, group in groups:
@@ -148,17 +152,15 @@ _LIBRARIES = {
     "lightning_modules.models.library.torchvision_model": "torchvision",
 }
 
+_MOST_NAMED = 8
 _LONGEST_NAME = 255  # of a file, on any file system
 
 
 def check_names(named: Iterable[tuple[str, str, str | None]]) -> None:
     """Refuse classes and models that certainly do not exist.
 
-    Args:
-        named: for each group, its key, its `_target_` and its `name`.
-
-    Raises:
-        ValueError: with a line of key, name and remedy for each.
+    `named` has key, `_target_` and `name` of each group. ValueError with a line of key, name and
+    remedy for each.
     """
     mistakes = {_name_mistake(key, target, str(name)) for key, target, name in {*named}} - {""}
     if mistakes:
@@ -166,11 +168,10 @@ def check_names(named: Iterable[tuple[str, str, str | None]]) -> None:
 
 
 def _name_mistake(key: str, target: str, name: str) -> str:
-    if not _may_exist(target):
+    if why := _why_missing(target, f"{key}._target_="):
         return (
             f"{key}._target_ must name something that can be imported; got "
-            f"{key}._target_={target!r}, which does not exist. Correct it, install its package or "
-            "put its folder on PYTHONPATH."
+            f"{key}._target_={target!r}, {why}"
         )
     if target not in _LIBRARIES:
         return ""
@@ -195,26 +196,46 @@ def _library_models(library: str) -> tuple[frozenset[str], list[str]]:
     return frozenset(re.findall(r"\w+", text)), sorted(models)
 
 
-def _may_exist(dotted: str) -> bool:
-    """Whether a dotted path may name something; false only if no source can define it."""
+def read_source(dotted: str) -> tuple[Path, str, str] | None:
+    """Where a dotted path leads, as far as files do: its last file or folder, text and the rest.
+
+    None if there is no such package. The text is empty for what is no Python file.
+    """
     top, *rest = dotted.split(".")
     try:
         found = find_spec(top)
     except (ImportError, ValueError):
         found = None
-    if found is None or not rest or len(max(rest, key=len)) > _LONGEST_NAME:
-        return False
-    file = Path(found.origin) if found.origin and found.origin.endswith(".py") else None
-    folder = Path(next(iter(found.submodule_search_locations or ()), "/dev/null"))
-    for name in rest:
-        if (folder / name).is_dir():
-            folder, file = folder / name, folder / name / "__init__.py"
-        elif (folder / f"{name}.py").is_file():
-            folder, file = Path("/dev/null"), folder / f"{name}.py"
-        else:
-            if file is None or not file.is_file():
-                return True
-            # A module may define a name that its text has, or any if it does so dynamically.
-            may_define = rf"\b{re.escape(name)}\b|import \*|__getattr__|globals\(\)"
-            return bool(re.search(may_define, file.read_text(errors="replace")))
-    return True
+    if found is None or len(max(dotted.split("."), key=len)) > _LONGEST_NAME:
+        return None
+    folders = found.submodule_search_locations
+    path = Path(next(iter(folders)) if folders else found.origin or "")
+    while rest and path.is_dir():
+        inside = path / rest[0]
+        if not inside.is_dir() and not (inside := path / f"{rest[0]}.py").is_file():
+            break
+        path = inside
+        del rest[0]
+    file = path / "__init__.py" if path.is_dir() else path
+    is_read = file.suffix == ".py" and file.is_file()
+    return file, file.read_text(errors="replace") if is_read else "", ".".join(rest)
+
+
+def _why_missing(dotted: str, before: str) -> str:
+    """Why a dotted path certainly names nothing to call, and what to write; empty if it may."""
+    remedy = "Correct it, install its package or put its folder on PYTHONPATH."
+    found = read_source(dotted)
+    if found is None:
+        return f"which does not exist. {remedy}"
+    _, text, rest = found
+    classes = re.findall(r"^class ([^\W_]\w*)", text, re.MULTILINE)
+    if not rest:
+        named = f", such as {', '.join(classes[:_MOST_NAMED])}" if classes else ""
+        return f"which is a module. Write {before}{dotted}.CLASS{named}."
+    # A module may define a name that its text has, or any if it does so dynamically.
+    name = rest.partition(".")[0]
+    dynamic = rf"\b{re.escape(name)}\b|import \*|__getattr__|globals\(\)"
+    if not text or re.search(dynamic, text):
+        return ""
+    like = did_you_mean(name, classes, f"{before}{dotted.removesuffix(rest)}")
+    return f"which does not exist. {like or remedy}"

@@ -26,15 +26,10 @@ BACKWARD_SHARE = 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Ranks and the nodes that they occupy.
+    """Ranks and the nodes that they occupy."""
 
-    Attributes:
-        ranks: total number of ranks [count].
-        per_node: devices of a node [count].
-    """
-
-    ranks: int
-    per_node: int
+    ranks: int  # total number of ranks [count]
+    per_node: int  # devices of a node [count]
 
     @property
     def nodes(self) -> int:

@@ -6,7 +6,6 @@ those of commands without `incidental`, have ids that such settings are part of.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
 from sweeper.spec.identity import Words, run_id, with_spans, words
 from sweeper.spec.run_spec import RunSpec
@@ -19,32 +18,19 @@ _OWN = ("data.", "model.", "module.", "trainer.")
 _MOST_SETTINGS = 3  # that are named
 
 
-@dataclass(frozen=True, slots=True)
-class NearRuns:
-    """Finished runs that are those of a grid, or almost.
-
-    Attributes:
-        known_ids: by run id of the grid, the id of a finished run with the same identity.
-        notes: a sentence if other new runs differ from finished ones in a few settings.
-    """
-
-    known_ids: Mapping[str, str] = field(default_factory=dict[str, str])
-    notes: Sequence[str] = ()
-
-    def with_known_id(self, spec: RunSpec) -> RunSpec:
-        """The run, under the id that it has a result with."""
-        known = self.known_ids.get(spec.run_id)
-        return replace(spec, known_id=known) if known else spec
-
-
 def find_near_runs(
     specs: Mapping[str, RunSpec], ended: Mapping[str, RowFile], ledger: Ledger
-) -> NearRuns:
-    """Compare the new runs of a grid with the finished runs that are not in it."""
+) -> tuple[dict[str, str], list[str]]:
+    """Compare the new runs of a grid with the finished runs that are not in it.
+
+    Returns:
+        By run id of the grid, the id of a finished run with the same identity; and a sentence if
+        other new runs differ from finished runs in a few settings.
+    """
     new = [s for i, s in specs.items() if i not in ended and s.config.rerun is None]
     others = [i for i, row in ended.items() if i not in specs and row.outcome.is_result]
     if not new or not others:
-        return NearRuns()
+        return {}, []
     incidental = new[0].config.incidental
     by_id, finished = dict[str, str](), list[Words]()
     for old_id, row in ledger.rows(others, ["config_json", "micro_batch", "world_size"]).items():
@@ -57,7 +43,7 @@ def find_near_runs(
             continue
     known = {spec.run_id: by_id[spec.run_id] for spec in new if spec.run_id in by_id}
     left = [spec for spec in new if spec.run_id not in known]
-    return NearRuns(known, _describe(left, finished) if left and finished else [])
+    return known, _describe(left, finished) if left and finished else []
 
 
 def _describe(new: Sequence[RunSpec], finished: Sequence[Words]) -> list[str]:

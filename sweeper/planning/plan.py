@@ -1,13 +1,14 @@
 """The plan of a grid: every distinct run, its status in the ledger, and what is left to do."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.planning.components import check_names, check_settings
-from sweeper.planning.near_runs import NearRuns, find_near_runs
+from sweeper.planning.near_runs import find_near_runs
 from sweeper.spec.config import Component, RunConfig
 from sweeper.spec.identity import targets
 from sweeper.spec.outcomes import Outcome
@@ -32,23 +33,16 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a grid.
+    """The plan of a grid; its mappings are by run id."""
 
-    `specs` are all distinct runs of the grid, `ended` their current rows in the ledger; `repeats`
-    counts points that only differ from another in where they run; `near` says which new runs are
-    almost finished ones; `warnings` are by run id; `fits`,
-    by run id, is what is known about which micro-batches fit, empty if not read; `changes` are runs
-    trained with other sources; `early` those that failed before their first step.
-    """
-
-    specs: Sequence[RunSpec]
-    ended: Mapping[str, RowFile]
-    repeats: int
-    near: Sequence[str]
+    specs: Sequence[RunSpec]  # all distinct runs of the grid
+    ended: Mapping[str, RowFile]  # their current rows in the ledger
+    repeats: int  # points that only differ from another in where they run
+    near: Sequence[str]  # sentences on new runs that are almost finished ones
     warnings: Mapping[str, Sequence[str]]
-    fits: Mapping[str, Fit]
-    changes: Changes = field(default_factory=dict[str, CodeChange])
-    early: Set[str] = frozenset()
+    fits: Mapping[str, Fit]  # what is known of the micro-batches that fit; empty if not read
+    changes: Changes = field(default_factory=dict[str, CodeChange])  # trained with other sources
+    early: Set[str] = frozenset()  # runs that failed before their first step
 
     @property
     def without_result(self) -> Sequence[RunSpec]:
@@ -76,15 +70,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A run to execute.
-
-    `number` is the 1-based number of the attempt to make, or to wait for if another process has
-    it; `from_scratch` ignores an earlier attempt's checkpoint.
-    """
+    """A run to execute."""
 
     spec: RunSpec
-    number: int
-    from_scratch: bool = False
+    number: int  # of the attempt to make, from 1; to wait for if another process has it
+    from_scratch: bool = False  # ignore an earlier attempt's checkpoint
 
 
 #: What a launcher receives: tasks in order, taken singly as capacity appears. None means that
@@ -94,16 +84,12 @@ Tasks = Iterable[Task | None]
 
 @dataclass(frozen=True, slots=True)
 class LazyTasks:
-    """Tasks that are chosen singly, when the launcher asks for the next.
+    """Tasks that are chosen singly, when the launcher asks for the next."""
 
-    `known` can be inspected in advance; `taken` are executed.
-    """
-
-    known: Sequence[Task]
-    taken: Iterable[Task]
+    known: Sequence[Task]  # can be inspected in advance
+    taken: Iterable[Task]  # are executed
 
     def __iter__(self) -> Iterator[Task]:
-        """The tasks that are actually executed."""
         return iter(self.taken)
 
 
@@ -113,29 +99,21 @@ def known_tasks(tasks: Tasks) -> list[Task]:
     return [task for task in listed if task] if isinstance(listed, list | tuple) else []
 
 
-def plan(
-    configs: Iterable[Config],
-    ledger: Ledger,
-    *,
-    device: Device | None = None,
-) -> Plan:
+def plan(configs: Iterable[Config], ledger: Ledger, *, device: Device | None = None) -> Plan:
     """Check every point of a grid and find its runs in the ledger; changes nothing.
 
-    Args:
-        configs: of the points.
-        ledger: the ledger of their runs.
-        device: what they will train on, to look up the micro-batches known to fit; None leaves that
-            to the launcher.
-
-    Raises:
-        ValueError: with a line per distinct mistake, if any point is impossible.
+    With a device, the micro-batches that are known to fit on it are looked up; otherwise the
+    launcher does that. ValueError with a line per distinct mistake, if any point is impossible.
     """
     specs, repeats = _distinct_runs(configs, ledger)
     ended = sound_rows(ledger)
-    near = NearRuns()
+    near = list[str]()
     if any(spec.config.has_own_classes for spec in specs.values()):
-        near = find_near_runs(specs, ended, ledger)
-        specs = {spec.run_id: spec for spec in map(near.with_known_id, specs.values())}
+        known, near = find_near_runs(specs, ended, ledger)
+        specs = {
+            known.get(i, i): replace(spec, known_id=known[i]) if i in known else spec
+            for i, spec in specs.items()
+        }
     new = (spec.config for run_id, spec in specs.items() if run_id not in ended)
     groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
@@ -148,7 +126,7 @@ def plan(
         specs=[fits[run_id].spec if fits else spec for run_id, spec in specs.items()],
         ended={run_id: ended[run_id] for run_id in specs if run_id in ended},
         repeats=repeats,
-        near=near.notes,
+        near=near,
         warnings=find_warnings([*specs.values()], {id: fit.fails for id, fit in fits.items()}),
         fits=fits,
         changes=code_changes(named, ended, ledger),
@@ -160,7 +138,9 @@ def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str,
     """Runs by id, as their first points specify, and how many points repeat another."""
     specs, mistakes = dict[str, RunSpec](), Counter[str]()
     repeats, noise_scales = 0, dict[str, float]()
+    points = list[tuple[Any, ...]]()
     for config in configs:
+        points.append(tuple(config.get(key) for key in _SPLIT_KEYS))
         try:
             spec = run_spec(_with_measured_noise(config, ledger, noise_scales))
             repeats += spec.run_id in specs
@@ -170,15 +150,35 @@ def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str,
         except ValueError as error:
             mistakes.update(str(error).splitlines())
     if mistakes:
+        of_span = [text for text in mistakes if "of ranks x bn_span = " in text]
+        if of_span and (text := _name_fitting_span(points, of_span)):
+            mistakes = Counter([text, *(other for other in mistakes if other not in of_span)])
         times = [f"{text}{f' ({n} points of the grid)' * (n > 1)}" for text, n in mistakes.items()]
         raise ValueError("\n".join(times))
-    if not specs:
-        msg = (
-            "the grid must have a point; an override has no value, such as range(0,0) or a glob "
-            "that matches nothing. Give each key a value."
-        )
-        raise ValueError(msg)
     return specs, repeats
+
+
+_SPLIT_KEYS = ("batch", "devices", "num_nodes", "bn_span")
+
+
+def _name_fitting_span(points: Sequence[tuple[Any, ...]], mistakes: Sequence[str]) -> str:
+    """A sentence with the largest span of BatchNorm that fits all points; empty if none does.
+
+    It stands for the mistakes of points that the span does not fit.
+    """
+    if not all(isinstance(value, int) and value > 0 for point in points for value in point):
+        return ""
+    values = {*points}
+    if any(batch % (devices * nodes) for batch, devices, nodes, _ in values):
+        return ""
+    common = math.gcd(*(batch // (devices * nodes) for batch, devices, nodes, _ in values))
+    most = min(point[-1] for point in points)
+    span = max((span for span in range(2, most) if common % span == 0), default=None)
+    if span is None:
+        return ""
+    rule = mistakes[0].partition("; got batch=")[0]
+    batches = [text.partition("; got batch=")[2].split(".")[0] for text in mistakes]
+    return f"{rule}; got batch={', '.join(batches)}. bn_span={span} fits every point of this grid."
 
 
 def _check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
@@ -205,21 +205,14 @@ def _check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:
 
 
 def claim_tasks(
-    planned: Plan,
-    ledger: Ledger,
-    *,
-    retry: str | None,
-    rerun: str | None,
-    code: str | None = None,
+    planned: Plan, ledger: Ledger, *, retry: str | None, rerun: str | None, code: str | None = None
 ) -> list[Task]:
     """The attempts to make now, after writing rows for abandoned attempts.
 
     Finished and diverged runs are settled. Runs that failed after an optimizer step are tried again
-    only on request; those that failed before it, were preempted, timed out or ran out of memory
-    are always tried again.
-
-    Raises:
-        ValueError: if runs were trained with other sources and `code` does not say what to do.
+    only on request; those that failed before it, were preempted, timed out or ran out of memory are
+    always tried again. ValueError if runs were trained with other sources and `code` does not say
+    what to do.
     """
     if not rerun:
         check_code(planned.changes, code, num_runs=len(planned.specs))
@@ -274,21 +267,15 @@ def _groups(config: RunConfig) -> Iterator[tuple[str, Component]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """What happened since the last event.
+    """What happened since the last event."""
 
-    `began` are attempts that started here, `elsewhere` those found running in another process;
-    `ended` holds, by run id, how attempts ended, here or there; `queued` are ids of runs waiting
-    in a queue, `said` sentences for the user; `is_detached`: the runs continue without this
-    process; `is_stopping`: runs are ending because the user stops the command.
-    """
-
-    began: Sequence[Attempt] = ()
-    elsewhere: Sequence[Attempt] = ()
-    ended: Mapping[str, End] = field(default_factory=dict[str, End])
-    queued: Sequence[str] = ()
-    said: Sequence[str] = ()
-    is_detached: bool = False
-    is_stopping: bool = False
+    began: Sequence[Attempt] = ()  # started here
+    elsewhere: Sequence[Attempt] = ()  # found running in another process
+    ended: Mapping[str, End] = field(default_factory=dict[str, End])  # by run id, here or there
+    queued: Sequence[str] = ()  # ids of runs that wait in a queue
+    said: Sequence[str] = ()  # sentences for the user
+    is_detached: bool = False  # the runs continue without this process
+    is_stopping: bool = False  # runs are ending because the user stops the command
 
 
 def _with_measured_noise(
@@ -296,18 +283,13 @@ def _with_measured_noise(
 ) -> Mapping[str, Any]:
     """The config with `lr_rule.noise_scale=measured` replaced by what an earlier run measured.
 
-    The number is part of the run's identity; the run that measured it is not.
-
-    Args:
-        config: of a point.
-        ledger: has the row of that run.
-        known: noise scales by run id, each looked up once.
-
-    Raises:
-        ValueError: if that run has measured none.
+    The number is part of the run's identity; the run that measured it is not. `known` has noise
+    scales by run id, each looked up once. ValueError if that run has measured none.
     """
     rule = config.get("lr_rule")
     if not isinstance(rule, dict) or rule.get("noise_scale") != "measured":
+        return config
+    if rule.get("name") == "surge":  # refuses it
         return config
     run_id = str(rule.get("measured_in") or "")
     if run_id not in known:

@@ -6,11 +6,9 @@ results/timings/<hash>.json    timings of a kind of run on a device, as measured
 import hashlib
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -26,7 +24,7 @@ from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_text
 
 _READ = (
-    "config_json", "micro_batch", "accumulation_steps", "epochs_completed", "steps",
+    "config_json", "micro_batch", "accumulation_steps", "steps_per_epoch", "steps",
     "train_s", "start_s", "wall_s", "device_kind",
 )  # fmt: skip
 #: On a machine that others share, sessions differ by up to this factor; bounds are never narrower.
@@ -35,21 +33,15 @@ _Seconds = Annotated[float, Field(ge=0)]
 
 
 class Timing(BaseModel):
-    """The time that a run took, by activity.
-
-    Attributes:
-        accumulation_steps: micro-batches per rank per optimizer step [count].
-        step_s: time of an optimizer step [seconds].
-        start_s: time until training began [seconds].
-        between_s: time of an epoch without its steps [seconds].
-    """
+    """The time that a run took, by activity."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="ignore", allow_inf_nan=False)
 
+    #: micro-batches per rank per optimizer step [count].
     accumulation_steps: Annotated[int, Field(ge=1)]
-    step_s: Annotated[float, Field(gt=0)]
-    start_s: _Seconds
-    between_s: _Seconds
+    step_s: Annotated[float, Field(gt=0)]  # time of an optimizer step [seconds]
+    start_s: _Seconds  # time until training began [seconds]
+    between_s: _Seconds  # time of an epoch without its steps [seconds]
 
 
 class _Stored(BaseModel):
@@ -60,17 +52,11 @@ class _Stored(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """The predicted time of a run in a single attempt, by activity [seconds].
+    """The predicted time of a run in a single attempt, by activity [seconds]."""
 
-    Attributes:
-        start: until training begins.
-        steps: the optimizer steps, including the gradient exchange.
-        between: evaluations, checkpoints and all else between epochs and after the last epoch.
-    """
-
-    start: float
-    steps: float
-    between: float
+    start: float  # until training begins
+    steps: float  # the optimizer steps, including the gradient exchange
+    between: float  # evaluations, checkpoints and all else between epochs and after the last epoch
 
     @property
     def total(self) -> float:
@@ -102,8 +88,7 @@ class _UsualTimes:
         """The time of a run of this kind."""
         plan, firsts = spec.batch_plan, [first for first, _ in spec.batch_plan.batches()]
         steps_s = sum(
-            (end - first)
-            * plan.steps_at(first)
+            (plan.steps_before(end) - plan.steps_before(first))
             * self._interpolate(plan.split_at(first).accumulation_steps)
             for first, end in pairwise([*firsts, spec.epochs])
         )
@@ -192,7 +177,8 @@ def row_timing(row: Mapping[str, Any]) -> Timing:
         accumulation_steps=row["accumulation_steps"],
         step_s=row["train_s"] / row["steps"],
         start_s=start_s,
-        between_s=(row["wall_s"] - row["train_s"] - start_s) / row["epochs_completed"],
+        between_s=(row["wall_s"] - row["train_s"] - start_s)
+        / math.ceil(row["steps"] / row["steps_per_epoch"]),
     )
 
 
@@ -205,23 +191,14 @@ def _read_finished(ledger: Ledger) -> dict[tuple[str, str], list[Timing]]:
     found: dict[tuple[str, str], list[Timing]] = defaultdict(list)
     for row in ledger.rows(finished, _READ).values() if finished else ():
         try:
-            config = row["config_json"]
-            if config.count('"seed"') == 1:  # without seeds, most rows of a folder share the text
-                config = re.sub(r'"seed": \d+', '"seed": 0', config)
-            if kind := _row_kind(config, row["micro_batch"]):
+            resolved = json.loads(row["config_json"])
+            if resolved["schedule"]["name"] not in ("growing_batch", "seesaw"):
                 timing = row_timing(row)
+                kind = time_kind(resolved, row["micro_batch"])
                 found[kind, row["device_kind"]].append(timing)
         except (ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError):
             continue  # not a row of ours
     return found
-
-
-@lru_cache(maxsize=10_000)
-def _row_kind(config: str, micro_batch: int) -> str | None:
-    """The kind of a run, from its config as JSON; None if its batch grows."""
-    resolved = json.loads(config)
-    is_growing = resolved["schedule"]["name"] == "growing_batch"
-    return None if is_growing else time_kind(resolved, micro_batch)
 
 
 def _read_stored(results: Path) -> dict[tuple[str, str], list[Timing]]:

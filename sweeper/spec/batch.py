@@ -114,7 +114,7 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
         of, others = f"the number of ranks, {unit}", "other devices"
         if bn_span > 1:
             of = f"ranks x bn_span = {world_size} x {bn_span} = {unit}"
-            others = "another bn_span (1 for a model without BatchNorm) or devices"
+            others = "another bn_span (1 for a model without BatchNorm), devices or num_nodes"
         msg = (
             f"batch must be a multiple of {of}; got batch={global_batch}. "
             f"{_nearest_batches(global_batch, unit)}, or use {others}."
@@ -202,6 +202,22 @@ def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
     return steps
 
 
+def whole_steps(examples: int, global_batch: int) -> int:
+    """Steps of a training of this many examples [steps].
+
+    ValueError if they are no whole number; the text names the nearest lengths that are.
+    """
+    steps, rest = divmod(examples, global_batch)
+    if rest:
+        nearest = [f"examples={n * global_batch}" for n in (steps, steps + 1) if n]
+        msg = (
+            f"examples must be a whole number of steps; got examples={examples}, "
+            f"batch={global_batch}. Nearest that work: {', '.join(nearest)}."
+        )
+        raise ValueError(msg)
+    return steps
+
+
 def _divisors(number: int) -> set[int]:
     small = {d for d in range(1, math.isqrt(number) + 1) if number % d == 0}
     return small | {number // d for d in small}
@@ -232,6 +248,7 @@ class BatchPlan:
         num_train_examples: examples in the data set [examples].
         factor: each growth multiplies the batch by this [count].
         grown: 0-based epochs that began with a growth, ascending.
+        length: steps of the whole run, if it need not end with an epoch [steps].
     """
 
     split: BatchSplit
@@ -239,6 +256,7 @@ class BatchPlan:
     num_train_examples: int
     factor: int = 1
     grown: tuple[int, ...] = ()
+    length: int | None = None
 
     def split_at(self, epoch: int) -> BatchSplit:
         """The layout of a 0-based epoch's optimizer steps."""
@@ -248,18 +266,25 @@ class BatchPlan:
         steps = self.split.accumulation_steps * times
         return replace(self.split, accumulation_steps=steps)
 
-    def steps_at(self, epoch: int) -> int:
-        """Optimizer steps of a 0-based epoch [steps]."""
+    def whole_steps_at(self, epoch: int) -> int:
+        """Optimizer steps that fill a 0-based epoch [steps]."""
         return steps_per_epoch(self.num_train_examples, self.split_at(epoch).global_batch)
+
+    def steps_at(self, epoch: int) -> int:
+        """Optimizer steps of a 0-based epoch, of which the last may be cut short [steps]."""
+        return self.steps_before(epoch + 1) - self.steps_before(epoch)
 
     def steps_before(self, epoch: int) -> int:
         """Optimizer steps before a 0-based epoch [steps]."""
-        return sum(epochs * self.steps_at(first) for first, epochs in self._lengths(epoch))
+        steps = sum(epochs * self.whole_steps_at(first) for first, epochs in self._lengths(epoch))
+        return steps if self.length is None else min(steps, self.length)
 
     def examples_before(self, epoch: int) -> int:
         """Examples trained on before a 0-based epoch [examples]."""
+        if self.length is not None:  # at a constant batch
+            return self.steps_before(epoch) * self.split.global_batch
         return sum(
-            epochs * self.steps_at(first) * self.split_at(first).global_batch
+            epochs * self.whole_steps_at(first) * self.split_at(first).global_batch
             for first, epochs in self._lengths(epoch)
         )
 
@@ -275,4 +300,4 @@ class BatchPlan:
     def position(self, step: int) -> float:
         """Position in training of a 0-based optimizer step [epochs]."""
         start = max(first for first in (0, *self.grown) if self.steps_before(first) <= step)
-        return start + (step - self.steps_before(start)) / self.steps_at(start)
+        return start + (step - self.steps_before(start)) / self.whole_steps_at(start)

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
-from sweeper.spec.schedules import Schedule
+from sweeper.spec.schedules import GrowingBatch, Schedule, Seesaw
 from sweeper.spec.sentences import find_unstorable, read_model
 from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import (
@@ -20,9 +20,12 @@ from sweeper.spec.values import (
     Fraction,
     Index,
     InStep,
+    Interval,
+    NotNegative,
     Positive,
     Price,
     Rule,
+    Saving,
     Settings,
     Switch,
     Text,
@@ -33,6 +36,8 @@ NcclAlgo = Literal["ring", "tree"]
 
 #: The target that keeps a user's optimizers.
 OWN_OPTIMIZER = "module.configure_optimizers"
+#: Stands in a config for the folder of a run's own files, which only its processes know.
+OUTPUT_FOLDER = "${hydra:runtime.output_dir}"
 
 
 class AllReduce(Settings):
@@ -90,6 +95,13 @@ def is_ours(target: str) -> bool:
     return target.startswith(("lightning_modules.", "sweeper."))
 
 
+def target_name(target: str) -> str:
+    """The name of a class; of a user's function, such as `from_dataset`, with that of its place."""
+    *places, name = target.split(".")
+    is_plain = is_ours(target) or not name[:1].islower()
+    return ".".join([*([] if is_plain else places[-1:]), name])
+
+
 class Component(Settings, extra="allow"):
     """A class or function, and the arguments that it is called with.
 
@@ -104,7 +116,7 @@ class Component(Settings, extra="allow"):
     @property
     def name(self) -> str:
         """Its name in tables: its `name` if given, otherwise its class."""
-        return self.choice or self.target.rpartition(".")[2]
+        return self.choice or target_name(self.target)
 
     @property
     def group(self) -> dict[str, Any]:
@@ -140,6 +152,18 @@ class Logger(Settings, extra="allow"):
         return _arguments(self)
 
 
+def _named_logger(given: Any) -> Any:
+    """A logger's group of those by name, which projects with Hydra have."""
+    if not isinstance(given, Mapping) or given.get("_target_"):
+        return given
+    named = [
+        group
+        for group in given.values()
+        if isinstance(group, Mapping) and isinstance(group.get("_target_"), str)
+    ]
+    return next(iter(named), {"_target_": None} if "_target_" in given else given)
+
+
 def _arguments(of: Settings, *, without: str = "about") -> dict[str, Any]:
     settings = of.model_dump(by_alias=True, exclude_unset=True)
     return {key: value for key, value in settings.items() if key not in {"_target_", without}}
@@ -156,6 +180,12 @@ class Data(Component):
     num_train_examples: Count
     about: Text | None = None
 
+    @property
+    def tokens_per_example(self) -> int | None:
+        """Length of a text's sequences [tokens]; None for other data."""
+        is_text = self.target == "lightning_modules.data.text.TextTokens"
+        return self.settings["length"] if is_text else None
+
 
 class Optimizer(Component):
     """The optimizer. Its name is not an argument of the constructor.
@@ -168,9 +198,26 @@ class Optimizer(Component):
     gradient_span: InStep | None = None
 
     @property
+    def weighs_gradients(self) -> bool:
+        """Whether it weights gradients by how far parts of the batch agree."""
+        return "floor" in self.settings
+
+    @property
+    def averages_weights(self) -> bool:
+        """Whether it is known to evaluate other weights than those it trains with."""
+        return self.target.startswith("schedulefree.")
+
+    @property
     def settings(self) -> dict[str, Any]:
         """The keyword arguments of the constructor, except the parameters and the learning rate."""
         return _arguments(self, without="name")
+
+    @property
+    def is_normalised(self) -> bool | None:
+        """Whether the length of a step does not depend on the gradient's; None if not known."""
+        if self.target == "torch.optim.SGD" or self.target.endswith(".vr_sgd"):
+            return False
+        return True if {"betas", "trust_coeff"} & self.settings.keys() else None
 
 
 class NoPerturbation(Settings):
@@ -187,7 +234,15 @@ class SAM(Settings):
     gradient_span: InStep
 
 
-Perturbation = Annotated[NoPerturbation | SAM, Field(discriminator="name")]
+class ConAdv(Settings):
+    """Adversarial inputs within `radius`, made with the weights of `stale_steps` steps ago."""
+
+    name: Literal["conadv"]
+    radius: Positive
+    stale_steps: Index
+
+
+Perturbation = Annotated[NoPerturbation | SAM | ConAdv, Field(discriminator="name")]
 
 
 class Predicted(Settings):
@@ -216,14 +271,22 @@ class Facts(Settings):
     Attributes:
         guarantees: those found to hold for a user's module.
         data_order: `counted` for data without indices.
+        in_float32: whether a user's module computes in float32, whatever the precision.
+        own_settings: the numbers of each group of the module's own optimizers; null for those that
+            its schedulers change.
         predicted: the duration, if the time of such runs is known.
         predicted_memory_gib: the same for memory [GiB].
     """
 
     guarantees: list[Text] | None = None
     data_order: Literal["counted"] | None = None
+    in_float32: Switch | None = None
+    own_settings: list[dict[str, Any]] | None = None
     predicted: Predicted | None = None
     predicted_memory_gib: Positive | None = None
+
+
+_OR_NONE = BeforeValidator(lambda given: None if given == "none" else given)
 
 
 class Scientific(Settings):
@@ -239,12 +302,21 @@ class Scientific(Settings):
     comm_hook: CommHook
     trainer: TrainerSettings
     batch: InStep
-    warmup: Epochs
+    warmup: NotNegative
+    warmup_unit: Annotated[
+        Literal["steps", "examples"] | None,
+        BeforeValidator(lambda given: None if given == "epochs" else given),
+        Rule("one of epochs, steps, examples"),
+    ] = None
+    wd_rule: Annotated[Literal["timescale"] | None, _OR_NONE, Rule("none or timescale")] = None
+    ema_rule: Annotated[Literal["scaled"] | None, _OR_NONE, Rule("none or scaled")] = None
     warmup_start: Literal["base", "constant", "horovod", "zero"]
     warmup_workers: InStep | None = None
     base_lr: Positive | None = None
     base_batch: InStep
-    epochs: Count
+    epochs: Count | None
+    steps: Count | None = None
+    examples: Count | None = None
     seed: Index
     bn_span: InStep | Literal["micro"] | None
     loss_span: Literal["micro"] | None = None  # filled in where a user's micro-batch matters
@@ -255,14 +327,16 @@ class Scientific(Settings):
     gradient_clip: Positive | None = None
     ema_decay: Fraction | None = None
     noise_span: InStep | None = None
+    gradient_delay: Count | None = None
     loss_ceiling: Positive | None = None
     loss_items: Text | None = None
+    evaluate_every: Interval | None = None
 
 
 class Incidental(Settings):
     """The keys that set where, how fast and under what name a run trains, not its numbers."""
 
-    logger: Logger
+    logger: Annotated[Logger, BeforeValidator(_named_logger)]
     devices: InStep
     num_nodes: InStep
     accelerator: Literal["auto", "cpu", "gpu"]
@@ -301,6 +375,8 @@ class Incidental(Settings):
         ]
         | None
     ) = None
+    checkpoint_every: Saving | None = None
+    wait_for_gpu: Switch = False
     keep_checkpoint: Switch = False
     keep_going: Switch = False
     retry: Literal["failed"] | None = None
@@ -320,9 +396,25 @@ class RunConfig(Incidental, Scientific):
     """The config of a run; conf/config.yaml says what each key means."""
 
     @property
+    def lengths(self) -> dict[str, int]:
+        """How long it trains, by the key that says so; exactly one in a valid config."""
+        given = {"epochs": self.epochs, "steps": self.steps, "examples": self.examples}
+        return {key: number for key, number in given.items() if number is not None}
+
+    @property
     def has_own_module(self) -> bool:
         """Whether the module is the user's own rather than our classifier."""
         return not is_ours(self.module.target)
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether the module is the user's own, or the model in our classifier."""
+        return self.has_own_module or bool(self.model and not is_ours(self.model.target))
+
+    @property
+    def model_name(self) -> str:
+        """What trains, by its name in tables."""
+        return (self.module if self.has_own_module else self.model or self.module).name
 
     @property
     def has_own_classes(self) -> bool:
@@ -334,6 +426,18 @@ class RunConfig(Incidental, Scientific):
     def keeps_own_optimizer(self) -> bool:
         """Whether the module's own optimizers are kept, and our rates are factors on theirs."""
         return self.optimizer.target == OWN_OPTIMIZER
+
+    @cached_property
+    def growing(self) -> GrowingBatch | None:
+        """The schedule by which the batch grows; None if it does not.
+
+        ValueError if it would grow within an epoch, or its rate is not known.
+        """
+        schedule = self.schedule
+        if isinstance(schedule, Seesaw) and self.epochs is not None:  # else refused
+            kind = self.optimizer.is_normalised
+            return schedule.growing(self.batch, self.epochs, is_normalised=kind)
+        return schedule if isinstance(schedule, GrowingBatch) else None
 
     @property
     def world_size(self) -> int:

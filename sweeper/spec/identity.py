@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sweeper.spec.config import Scientific, is_ours
+from sweeper.spec.config import Scientific, is_ours, target_name
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER, changing_callbacks
 
@@ -17,7 +17,7 @@ from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER, changing_callba
 INCIDENTAL: Mapping[str, frozenset[str]] = {
     "data": frozenset({"root", "download", "num_workers", "about"})
     | {"batch_size", "data_dir", "persistent_workers", "pin_memory", "prefetch_factor"},
-    "lr_rule": frozenset({"measured_in"}),
+    "lr_rule": frozenset({"measured_in", "measured_at"}),
     "comm_hook": frozenset({"nccl_algo"}),
     "trainer": INCIDENTAL_OF_TRAINER,
 }
@@ -58,9 +58,12 @@ def with_spans(config: Mapping[str, Any], micro_batch: int, ranks: int) -> dict[
     return {**config, **spans}
 
 
-#: Keys that affect training only through the learning rates derived from them, unless the run
+#: Keys that affect training only through the rates and settings derived from them, unless the run
 #: measures gradient noise.
-_RATE_KEYS = ("lr_rule", "warmup", "warmup_start", "warmup_workers", "base_lr", "base_batch")
+_RATE_KEYS = (
+    "lr_rule", "wd_rule", "ema_rule", "warmup", "warmup_start", "warmup_workers", "base_lr",
+    "base_batch",
+)  # fmt: skip
 
 
 def lr_equivalence_id(config: Mapping[str, Any], rates: Any) -> str:
@@ -172,7 +175,9 @@ def _leaves(path: str, value: Any, choices: tuple[str, ...]) -> Iterator[_Leaf]:
     if not isinstance(value, Mapping):
         yield path, (_text(value), choices)
         return
-    name = value.get("name") or str(value.get("_target_", "")).rpartition(".")[2]
+    target = str(value.get("_target_", ""))
+    is_object = path in {"data", "model", "module"}
+    name = value.get("name") or (target_name(target) if is_object else target.rpartition(".")[2])
     if name:
         yield path, (_text(name), choices)
         choices = (*choices, f"{path}={name}")

@@ -1,8 +1,9 @@
-"""Learning-rate rules: how the peak rate scales with the global batch. Pure functions."""
+"""Learning-rate rules: the peak rate at a global batch, and for some rules other settings."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -16,27 +17,36 @@ from sweeper.spec.values import (
     Number,
     Own,
     Positive,
+    Rule,
     Settings,
     Text,
     named_or_own,
 )
 
+#: A beta this near to 0 is 0 up to rounding.
+_ROUNDING = 1e-9
 RunID = Text | Index  # Hydra reads an id that has only digits as a number
+
+#: By the name of a setting of an optimizer's groups, such as `betas`, `eps` or `weight_decay`: its
+#: value at this batch from that at the base batch.
+Mappings = Mapping[str, Callable[[Any], Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """All that a rule may depend on: no layout, no data, no step.
+    """All that a rule may depend on: no layout, no step.
 
     Attributes:
         base_lr: learning rate tuned at `base_batch` [dimensionless].
         base_batch: the reference batch [examples].
         global_batch: examples per optimizer step [examples].
+        trained_examples: examples of all steps of the training [examples].
     """
 
     base_lr: float
     base_batch: float
     global_batch: float
+    trained_examples: float
 
     @property
     def batch_ratio(self) -> float:
@@ -44,8 +54,17 @@ class Scaling:
         return self.global_batch / self.base_batch
 
 
-class _Rule(Settings):
-    """A rule gives the peak learning rate; at the base batch it gives ``base_lr``.
+class _AnyRule(Settings):
+    """A rule gives the peak learning rate; at the base batch it gives ``base_lr``."""
+
+    def mappings(self, at: Scaling) -> Mappings:
+        """The settings beside the rate that the rule changes."""
+        del at
+        return {}
+
+
+class _Rule(_AnyRule):
+    """A rule whose warmup may be scaled.
 
     Attributes:
         warmup_exponent: exponent of the batch ratio by which the warmup is scaled; None: unscaled.
@@ -54,26 +73,15 @@ class _Rule(Settings):
     warmup_exponent: Number | None = None
 
 
-class _RuleOfNoise(_Rule):
-    """A rule that depends on the gradient noise scale.
-
-    Attributes:
-        noise_scale: the number, or `measured` until planning fills it in [examples].
-        measured_in: the run that measured it.
-    """
-
-    noise_scale: Positive | Literal["measured"]
-    measured_in: RunID | None = None
-
-    @property
-    def _noise_scale(self) -> float:
-        if self.noise_scale != "measured":
-            return self.noise_scale
-        msg = (
-            "lr_rule.noise_scale must be a number above 0 where no results folder is read; "
-            "got lr_rule.noise_scale=measured. Write the number."
-        )
-        raise ValueError(msg)
+def _known_scale(noise_scale: float | str) -> float:
+    """The number; ValueError if it was to be read from a results folder."""
+    if not isinstance(noise_scale, str):
+        return noise_scale
+    msg = (
+        "lr_rule.noise_scale must be a number above 0 where no results folder is read; "
+        f"got lr_rule.noise_scale={noise_scale}. Write the number."
+    )
+    raise ValueError(msg)
 
 
 class NoScaling(_Rule):
@@ -118,7 +126,7 @@ class Sqrt(_Rule):
         return at.base_lr * math.sqrt(at.batch_ratio)
 
 
-class LEGW(Settings):
+class LEGW(_AnyRule):
     """Like `Sqrt`, with a warmup of the same number of steps at every batch (exponent 1).
 
     Source:
@@ -151,6 +159,67 @@ class Power(_Rule):
         return at.base_lr * at.batch_ratio**self.exponent
 
 
+class AdamSDE(_Rule):
+    """The square-root rule of Adam's stochastic differential equation, for all of its settings.
+
+    ``peak_lr = base_lr * sqrt(k)``, ``1 - beta -> k (1 - beta)``, ``eps -> eps / sqrt(k)`` for the
+    batch ratio ``k``. A beta of 0 stays 0: Adam without momentum is RMSprop, whose rule has only
+    the other.
+
+    Source:
+        Malladi et al. 2022, arXiv:2205.10287.
+    """
+
+    name: Literal["adam_sde"]
+
+    def peak_lr(self, at: Scaling) -> float:
+        """``base_lr * sqrt(batch_ratio)``."""
+        return at.base_lr * math.sqrt(at.batch_ratio)
+
+    def mappings(self, at: Scaling) -> Mappings:
+        """Of betas and epsilon; ValueError for a beta that the rule would make 0 or less."""
+
+        def scale(beta: float) -> float:
+            scaled = 1 - at.batch_ratio * (1 - beta)
+            if beta and scaled < _ROUNDING:
+                msg = (
+                    "lr_rule=adam_sde needs (1 - beta) x batch / base_batch below 1; got "
+                    f"beta={beta}, batch={at.global_batch}, base_batch={at.base_batch}. "
+                    "Raise base_batch, or use lr_rule=half_life."
+                )
+                raise ValueError(msg)
+            return scaled if beta else beta
+
+        root = math.sqrt(at.batch_ratio)
+        return {"betas": lambda betas: tuple(map(scale, betas)), "eps": lambda eps: eps / root}
+
+
+class HalfLife(_Rule):
+    """Keep the second moment's half-life in examples: ``beta2 -> beta2**batch_ratio``.
+
+    It is ``batch * log(2) / log(1 / beta2)``. Beta1 stays, and
+    ``peak_lr = base_lr * batch_ratio**exponent``.
+
+    Attributes:
+        exponent: of the rate; 0 keeps it [dimensionless].
+
+    Source:
+        Marek et al. 2025, arXiv:2507.07101.
+    """
+
+    name: Literal["half_life"]
+    exponent: Number
+
+    def peak_lr(self, at: Scaling) -> float:
+        """``base_lr * batch_ratio**exponent``."""
+        return at.base_lr * at.batch_ratio**self.exponent
+
+    def mappings(self, at: Scaling) -> Mappings:
+        """Of the second beta."""
+        ratio = at.batch_ratio
+        return {"betas": lambda betas: (betas[0], betas[1] ** ratio, *betas[2:])}
+
+
 class LinearCapped(_Rule):
     """Linear up to a cap: ``peak_lr = min(base_lr * batch_ratio, max_lr)``.
 
@@ -172,43 +241,63 @@ class LinearCapped(_Rule):
         return min(at.base_lr * at.batch_ratio, self.max_lr)
 
 
-class Saturating(_RuleOfNoise):
+class Saturating(_Rule):
     """Linear far below the noise scale, constant far above it.
 
     ``peak_lr = base_lr * (1 + noise_scale / base_batch) / (1 + noise_scale / global_batch)``,
     that is ``max_lr / (1 + noise_scale / global_batch)``, with ``max_lr`` chosen so that the base
     batch has the base rate. AdaScale's gain (Johnson et al. 2020) is this ratio, measured per step.
 
+    Attributes:
+        noise_scale: the gradient noise scale, or `measured` until planning fills it in [examples].
+        measured_in: the run that measured it.
+
     Source:
         McCandlish et al. 2018, arXiv:1812.06162, equation 2.6 (from memory).
     """
 
     name: Literal["saturating"]
+    noise_scale: Positive | Literal["measured"]
+    measured_in: RunID | None = None
 
     def peak_lr(self, at: Scaling) -> float:
         """``base_lr * (1 + noise_scale / base_batch) / (1 + noise_scale / global_batch)``."""
-        scale = self._noise_scale
+        scale = _known_scale(self.noise_scale)
         return at.base_lr * (1 + scale / at.base_batch) / (1 + scale / at.global_batch)
 
 
-class Surge(_RuleOfNoise):
-    """Rise as the square root, peak at the noise scale, fall beyond it; for Adam and sign updates.
+class Surge(_Rule):
+    """Rise as the square root, peak at the critical batch, fall beyond it; for Adam and sign steps.
 
     ``peak_lr`` is proportional to ``1 / (sqrt(noise_scale / B) + sqrt(B / noise_scale))`` at the
     global batch ``B``, and is ``base_lr`` at the base batch. Differs from the exact law, which
     tends to a constant above zero far beyond the peak; this form tends to zero.
 
-    Here the noise scale is the batch with the highest rate, not McCandlish's.
+    Attributes:
+        noise_scale: the paper's, ``E_min / S_min`` over whole runs at each batch's best rate, not
+            the gradient noise scale; or `critical` until it is read from tuned runs [examples].
+        measured_in: the results folder that has them.
+        measured_at: the level of their objective to which they are compared; None: within reach.
 
     Source:
-        Li et al. 2024, arXiv:2405.14578.
+        Li et al. 2024, arXiv:2405.14578, equations 22 and 23.
     """
 
     name: Literal["surge"]
+    noise_scale: Annotated[
+        Positive | Literal["critical"],
+        Rule(
+            "a number above 0, or critical",
+            "Surge's is E_min / S_min of whole runs at each batch's best rate; the measured noise "
+            "of gradients is another quantity, often orders of magnitude smaller.",
+        ),
+    ]
+    measured_in: Text | None = None
+    measured_at: Number | None = None
 
     def peak_lr(self, at: Scaling) -> float:
         """``base_lr * height(global_batch) / height(base_batch)``, with the height of the curve."""
-        scale = self._noise_scale
+        scale = _known_scale(self.noise_scale)
 
         def height(batch: float) -> float:
             return 2 / (math.sqrt(scale / batch) + math.sqrt(batch / scale))
@@ -244,7 +333,7 @@ class AdaScaleRule(_Rule):
 
 
 class OwnRule(_Rule, Own):
-    """A user's function of a `Scaling` and its settings that returns the peak rate."""
+    """A user's function of a `Scaling` that returns the peak rate, or it as `lr` of `Mappings`."""
 
     measured_in: RunID | None = None
 
@@ -253,39 +342,46 @@ class OwnRule(_Rule, Own):
 
         ValueError if it cannot be imported, does not take these settings, or raises.
         """
+        found = self._call(at)
+        return found.get("lr", math.nan) if isinstance(found, Mapping) else found
+
+    def mappings(self, at: Scaling) -> Mappings:
+        """The rest of the result, if it is a mapping; raises as `peak_lr`, also when applied."""
+        found, what = self._call(at), f"lr_rule.{OWN}={self.target}"
+
+        def guard(of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            return lambda value: call_guarded(what, lambda: of(value))
+
+        pairs = found.items() if isinstance(found, Mapping) else ()
+        return {name: guard(of) for name, of in pairs if name != "lr"}
+
+    def _call(self, at: Scaling) -> Any:
         key, settings = f"lr_rule.{OWN}", self.model_extra or {}
         what = f"{key}={self.target}"
         return call_guarded(what, lambda: call(self.target, at, key=key, settings=settings))
 
 
 _NamedRule = Annotated[
-    AdaScaleRule | LEGW | Linear | LinearCapped | NoScaling | Power | Saturating | Sqrt | Surge,
+    AdamSDE | AdaScaleRule | HalfLife | LEGW | Linear | LinearCapped | NoScaling | Power
+    | Saturating | Sqrt | Surge,
     Field(discriminator="name"),
-]
+]  # fmt: skip
 LRRule = Annotated[
     Annotated[_NamedRule, Tag(NAMED)] | Annotated[OwnRule, Tag(OWN)], Discriminator(named_or_own)
 ]
 
 
-def peak_lr(lr_rule: LRRule, *, base_lr: float, global_batch: int, base_batch: int) -> float:
+def peak_lr(lr_rule: LRRule, at: Scaling) -> float:
     """The learning rate at the end of warmup under a rule.
 
-    Args:
-        lr_rule: the rule.
-        base_lr: learning rate tuned at ``base_batch`` [dimensionless].
-        global_batch: examples per optimizer step [examples].
-        base_batch: the reference batch [examples].
-
-    Raises:
-        ValueError: if the rule refuses these settings or gives no positive, finite rate.
+    ValueError if the rule refuses these settings or gives no positive, finite rate.
     """
-    at = Scaling(base_lr=base_lr, base_batch=base_batch, global_batch=global_batch)
     peak = number_or_nan(lambda: lr_rule.peak_lr(at))
     if not 0 < peak < math.inf:
         given = lr_rule.model_dump(exclude={"name"}, exclude_none=True, by_alias=True)
         msg = (
             f"lr_rule={lr_rule.name} must give a positive, finite rate; got {peak!r} at "
-            f"batch={global_batch}{''.join(f', lr_rule.{k}={v!r}' for k, v in given.items())}. "
+            f"batch={at.global_batch}{''.join(f', lr_rule.{k}={v!r}' for k, v in given.items())}. "
             "Correct the rule's settings."
         )
         raise ValueError(msg)

@@ -7,8 +7,7 @@ from typing import Any
 from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import Hierarchical, PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.identity import MICRO
-from sweeper.spec.noise import noise_span
-from sweeper.spec.schedules import GrowingBatch
+from sweeper.spec.schedules import GrowingBatch, Seesaw
 from sweeper.spec.trainer_settings import check_trainer
 
 
@@ -19,6 +18,22 @@ def gradient_span(config: RunConfig) -> int | None:
     micro-batch, so that every layout gives the same statistics [examples].
     """
     return next(iter(_spans(config).values()), None)
+
+
+def noise_span(config: RunConfig) -> int | None:
+    """Examples in each part whose gradient enters the noise estimate; None if it is not measured.
+
+    Like the BatchNorm span, it is a property of the run and not of its layout [examples].
+    """
+    is_needed = config.noise_span is None and needs_noise(config)
+    return config.base_batch if is_needed else config.noise_span
+
+
+def needs_noise(config: RunConfig) -> bool:
+    """Whether the batch or the learning rate depends on the measured noise."""
+    schedule = config.schedule
+    is_measured = isinstance(schedule, GrowingBatch) and schedule.growth == "measured"
+    return is_measured or config.lr_rule.name == "adascale"
 
 
 def takes_micro_batches_whole(config: RunConfig) -> bool:
@@ -46,9 +61,33 @@ def check_methods(config: RunConfig) -> None:
     check_trainer(config.trainer)
     check_precision(config, has_gpu=config.accelerator != "cpu")
     checks = (_optimizer_faults, _module_faults, _span_faults, _hook_faults, _reproducible_faults)
-    for find_faults in checks:
+    for find_faults in (*checks, _clock_faults, _delay_faults):
         for sentence in find_faults(config):
             raise ValueError(sentence)
+
+
+def check_length(config: RunConfig) -> None:
+    """Refuse a training of no length or of several; ValueError with what was given."""
+    if len(given := config.lengths) == 1:
+        return
+    shown = ", ".join(f"{key}={number}" for key, number in given.items())
+    msg = (
+        "one of epochs, steps and examples must say how long the training is; got "
+        f"{shown or 'epochs=null'}. {'Remove all but one' if given else 'Set one'}."
+    )
+    raise ValueError(msg)
+
+
+def check_division(ranks: int, most: int, name: str) -> None:
+    """Refuse more ranks than iterable data of this name can be divided among; ValueError."""
+    if ranks > most:
+        msg = (
+            f"devices x num_nodes must be {most}{' or less' * (most > 1)} with {name}, which is "
+            f"iterable only and cannot be divided among more ranks; got {ranks} ranks. Train on "
+            f"{most}, or give the data set a length and indices, shard(num_shards, index), or more "
+            "shards."
+        )
+        raise ValueError(msg)
 
 
 def check_precision(config: RunConfig, *, has_gpu: bool) -> None:
@@ -69,34 +108,82 @@ def check_growth(config: RunConfig, warmup_epochs: float) -> None:
 
     ValueError with a rule, the value and a remedy.
     """
-    if isinstance(config.schedule, GrowingBatch):
-        for sentence in _growth_faults(config, config.schedule, warmup_epochs):
+    if config.growing:
+        for sentence in _growth_faults(config, config.growing, warmup_epochs):
             raise ValueError(sentence)
 
 
 def _growth_faults(
     config: RunConfig, schedule: GrowingBatch, warmup_epochs: float
 ) -> Iterator[str]:
+    name, is_seesaw = f"schedule={config.schedule.name}", isinstance(config.schedule, Seesaw)
+    when = "schedule.at" if is_seesaw else "schedule.milestones"
+    most = "batch x schedule.factor for each growth" if is_seesaw else "schedule.max_batch"
     if schedule.milestones and (first := schedule.milestones[0]) < warmup_epochs:
         yield (
-            "schedule.milestones must come after the warmup, during which the batch is constant; "
+            f"{when} must come after the warmup, during which the batch is constant; "
             f"got a milestone at epoch {first}, a {warmup_epochs:g}-epoch warmup. Move it."
         )
     size = config.data.num_train_examples
     if not config.batch <= schedule.max_batch <= size:
         yield (
-            f"schedule.max_batch must be from batch={config.batch} to the epoch's {size} examples; "
-            f"got schedule.max_batch={schedule.max_batch}. Change it."
+            f"{most} must be from batch={config.batch} to the epoch's {size} examples; "
+            f"got {most}={schedule.max_batch}{f', schedule.factor={schedule.factor}' * is_seesaw}. "
+            "Change it."
         )
     if config.comm_hook.name == "post_local_sgd":
         yield (
-            "schedule=growing_batch needs gradients averaged over ranks at every step; got "
+            f"{name} needs gradients averaged over ranks at every step; got "
             "comm_hook=post_local_sgd. Use comm_hook=all_reduce."
         )
     if config.lr_rule.name == "adascale":
         yield (
-            "schedule=growing_batch needs a learning rate that does not follow the batch during "
+            f"{name} needs a learning rate that does not follow the batch during "
             "training; got lr_rule=adascale. Use one of the two."
+        )
+
+
+def _clock_faults(config: RunConfig) -> Iterator[str]:
+    beside = {
+        "comm_hook=post_local_sgd": config.comm_hook.name == "post_local_sgd",
+        "lr_rule=adascale": config.lr_rule.name == "adascale",
+    }
+    if config.epochs is None or config.warmup_unit is not None:
+        keys = [*config.lengths, *(["warmup_unit"] if config.warmup_unit else [])]
+        used = {
+            f"schedule={config.schedule.name}": isinstance(config.schedule, GrowingBatch | Seesaw),
+            "lr_rule=adascale": config.lr_rule.name == "adascale",
+        }
+        if names := ", ".join(name for name, is_set in used.items() if is_set):
+            yield (
+                "what changes its batch or its length in training must count in epochs; got "
+                f"{names}, {', '.join(keys)}. Set epochs, and leave warmup_unit=epochs."
+            )
+    if config.evaluate_every is not None and any(beside.values()):
+        names = ", ".join(name for name, is_set in beside.items() if is_set)
+        yield (
+            "evaluate_every must be null with methods that average weights over ranks, or decide "
+            f"whether to end, after an epoch; got evaluate_every={config.evaluate_every}, {names}. "
+            "Remove evaluate_every."
+        )
+
+
+def _delay_faults(config: RunConfig) -> Iterator[str]:
+    beside = {
+        "gradient_clip": config.gradient_clip is not None,
+        "trainer.gradient_clip_val": "gradient_clip_val" in config.trainer.flags,
+        "lr_rule=adascale": config.lr_rule.name == "adascale",
+        f"optimizer={config.optimizer.name}": config.optimizer.gradient_span is not None,
+        "perturbation=sam": config.perturbation.name == "sam",
+        "schedule=growing_batch": isinstance(config.schedule, GrowingBatch),
+        "comm_hook=post_local_sgd": config.comm_hook.name == "post_local_sgd",
+        "precision=16-mixed": config.precision == "16-mixed",
+    }
+    names = ", ".join(name for name, is_set in beside.items() if is_set)
+    if config.gradient_delay is not None and names:
+        yield (
+            "gradient_delay must be null with methods that use the gradient of the step itself, or "
+            f"skip steps; got gradient_delay={config.gradient_delay}, {names}. Use one of the two."
         )
 
 
@@ -128,16 +215,19 @@ def _hook_faults(config: RunConfig) -> Iterator[str]:
         )
     beside = {
         "ema_decay": config.ema_decay is not None,
+        "perturbation": config.perturbation.name == "conadv",
         "precision": config.precision == "16-mixed",
-        "optimizer": config.optimizer.gradient_span is not None,
+        "optimizer": config.optimizer.gradient_span is not None
+        or config.optimizer.averages_weights,
         "noise_span": noise_span(config) is not None,
         "loss_items": config.loss_items is not None,
     }
     if names := ", ".join(name for name, is_set in beside.items() if is_set):
         yield (
             "comm_hook=post_local_sgd cannot be combined with methods that keep one state for all "
-            "ranks: ema_decay, precision=16-mixed, optimizers with a gradient_span, a measured "
-            "noise (noise_span), a mean over all items (loss_items); "
+            "ranks: ema_decay, perturbation=conadv, precision=16-mixed, optimizers with a "
+            "gradient_span or with weights of their own to evaluate, a measured noise "
+            "(noise_span), a mean over all items (loss_items); "
             f"got {names}. Change {names}, or use comm_hook=all_reduce."
         )
 
@@ -187,7 +277,10 @@ def _span_faults(config: RunConfig) -> Iterator[str]:
         )
     except ValueError as error:
         yield f"{error} The micro-batch is {key}={span}, the size of the parts that are compared."
-    compared = next((name for name in spans if not name.startswith("perturbation")), None)
+    single = {"perturbation.gradient_span"}  # to which one part is as good as several
+    if not config.optimizer.weighs_gradients:
+        single.add("optimizer.gradient_span")
+    compared = next((name for name in spans if name not in single), None)
     if compared and config.batch < 2 * span:
         lower = "noise_span" if compared == "base_batch" else compared
         yield (
@@ -195,9 +288,9 @@ def _span_faults(config: RunConfig) -> Iterator[str]:
             f"their gradients; got batch={config.batch}, {compared}={span}. "
             f"Set {lower} to {max(1, config.batch // 2)} or less."
         )
-    if compared == "optimizer.gradient_span" and config.gradient_clip is not None:
+    if config.optimizer.gradient_span is not None and config.gradient_clip is not None:
         yield (
-            "gradient_clip must be null with an optimizer that compares the gradients of parts of "
+            "gradient_clip must be null with an optimizer that uses the gradients of parts of "
             f"the batch; got gradient_clip={config.gradient_clip}. Remove gradient_clip."
         )
 
@@ -217,6 +310,13 @@ def _module_faults(config: RunConfig) -> Iterator[str]:
             "loss_items must be null with module=classifier, whose loss is a mean over examples; "
             f"got loss_items={config.loss_items!r}. Remove it."
         )
+    is_moved = not config.has_own_module and config.data.tokens_per_example is None
+    if config.perturbation.name == "conadv" and not is_moved:
+        yield (
+            "perturbation=conadv needs module=classifier, and inputs that can be moved a little, "
+            f"such as images; got module._target_={config.module.target}, "
+            f"data={config.data.name}. Use perturbation=sam."
+        )
     if not config.has_own_module and config.model is None:
         yield "model must be given with module=classifier; got model=null. Choose a model."
     if config.keeps_own_optimizer:
@@ -225,6 +325,13 @@ def _module_faults(config: RunConfig) -> Iterator[str]:
         yield (
             "base_lr must be given with an optimizer that replaces the module's own; got "
             f"optimizer={config.optimizer.name}, base_lr=null. Set base_lr."
+        )
+    if config.ema_rule and config.ema_decay is None:
+        yield "ema_rule=scaled needs an average; got ema_decay=null. Set ema_decay."
+    if config.wd_rule and config.lr_rule.name == "adascale":
+        yield (
+            "wd_rule=timescale needs a rate that is known before the run; got lr_rule=adascale. "
+            "Use wd_rule=none."
         )
     if config.gradient_clip is not None and "gradient_clip_val" in config.trainer.flags:
         yield (
@@ -264,7 +371,18 @@ def _optimizer_faults(config: RunConfig) -> Iterator[str]:
             "optimizer.lr must be left to the run, which sets it at each step; got "
             f"optimizer.lr={optimizer.settings['lr']!r}. Set base_lr, the rate at base_batch."
         )
-    if not (is_ours(optimizer.target) or optimizer.target.startswith("torch.optim.")):
+    if optimizer.averages_weights and config.ema_decay is not None:
+        yield (
+            "ema_decay must be null with an optimizer that has weights of its own to evaluate; got "
+            f"optimizer={optimizer.name}, ema_decay={config.ema_decay}. Remove ema_decay."
+        )
+    if optimizer.averages_weights and config.lr_rule.name == "adam_sde":
+        yield (
+            "lr_rule=adam_sde needs an optimizer whose betas are all of its moments; got "
+            f"optimizer={optimizer.name}, whose first is of its average. Use lr_rule=half_life."
+        )
+    known = ("torch.optim.", "schedulefree.", "pytorch_optimizer.")
+    if not (is_ours(optimizer.target) or optimizer.target.startswith(known)):
         return  # a user's own checks its settings itself
     num_betas = 3 if optimizer.target.endswith(".vr_lamb") else 2
     for key, value in optimizer.settings.items():
@@ -292,6 +410,10 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "weight_decay": (lambda value: _is_number(value) and value >= 0, "a number, 0 or more"),
     "eps": (lambda value: _is_number(value) and value >= 0, "a number, 0 or more"),
     "trust_coeff": (lambda value: _is_number(value) and value > 0, "a number above 0"),
+    "adjust_lr_fn": (
+        lambda value: value in ("original", "match_rms_adamw", "rms_to_rms"),
+        "one of original, match_rms_adamw, rms_to_rms",
+    ),
     "floor": (lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
     **{
         key: (lambda value: isinstance(value, bool), "true or false")

@@ -4,25 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sweeper.spec.config import RunConfig
 from sweeper.spec.schedule import LRSchedule
-from sweeper.spec.schedules import GrowingBatch
-
-
-def noise_span(config: RunConfig) -> int | None:
-    """Examples in each part whose gradient enters the noise estimate; None if it is not measured.
-
-    Like the BatchNorm span, it is a property of the run and not of its layout [examples].
-    """
-    is_needed = config.noise_span is None and needs_noise(config)
-    return config.base_batch if is_needed else config.noise_span
-
-
-def needs_noise(config: RunConfig) -> bool:
-    """Whether the batch or the learning rate depends on the measured noise."""
-    schedule = config.schedule
-    is_measured = isinstance(schedule, GrowingBatch) and schedule.growth == "measured"
-    return is_measured or config.lr_rule.name == "adascale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +87,52 @@ def noise_scale(noise: Noise) -> float:
     if noise.signal <= 0:
         return math.inf
     return max(0.0, noise.variance) / noise.signal
+
+
+#: What `describe_noise` gives: columns of the curves, of which the first is the oldest.
+NOISE_COLUMNS = (
+    "noise_scale",
+    "gradient_signal",
+    "gradient_variance",
+    "gradient_cosine",
+    "gradient_diversity",
+    "norm_test",
+)
+
+
+def describe_noise(noise: Noise, *, span: int, batch: int) -> dict[str, float]:
+    """The columns that follow from the noise of a batch's parts, by their names.
+
+    With ``n = batch / span`` parts, ``q = signal + variance / span`` is the mean square of the
+    parts' gradients, and ``s = signal + variance / batch`` the square of their mean::
+
+        gradient_cosine    = signal / q        mean over the pairs of parts
+        gradient_diversity = q / (n s)         1 / n if all parts agree, 1 if they are orthogonal
+        norm_test          = variance / (batch s)
+
+    Args:
+        noise: the average over steps.
+        span: examples of a part [examples].
+        batch: examples per optimizer step [examples].
+
+    Source:
+        Yin et al. 2018, arXiv:1706.05699, definition 2 (diversity, here of parts); Byrd et al. 2012
+        (norm test: the variance of a batch's gradient over its square).
+    """
+    mean_square = noise.signal + noise.variance / span
+    square_of_mean = noise.signal + noise.variance / batch
+    return {
+        "noise_scale": noise_scale(noise),
+        "gradient_signal": noise.signal,
+        "gradient_variance": noise.variance,
+        "gradient_cosine": _ratio(noise.signal, mean_square),
+        "gradient_diversity": _ratio(mean_square * span, batch * square_of_mean),
+        "norm_test": _ratio(noise.variance, batch * square_of_mean),
+    }
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator else math.nan
 
 
 def gain(noise: Noise, *, base_batch: float, global_batch: float) -> float:

@@ -22,4 +22,5 @@ class Outcome(StrEnum):
 DONE = 0  # every run has a result
 RUN_FAILED = 1  # a run has none
 BAD_INPUT = 2  # refused before anything started
+CUT_SHORT = 75  # a SLURM job or a worker had to stop early (EX_TEMPFAIL of sysexits.h)
 INTERRUPTED = 130  # stopped with Ctrl-C

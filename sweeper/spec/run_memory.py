@@ -21,8 +21,9 @@ DEVICE = "device"
 
 #: Scientific keys that do not affect memory; every other key is assumed to.
 _WITHOUT_MEMORY = frozenset((
-    "base_batch", "base_lr", "batch", "epochs", "loss_ceiling", "loss_span", "lr_rule",
-    "schedule", "seed", "warmup", "warmup_start", "warmup_workers",
+    "base_batch", "base_lr", "batch", "ema_rule", "epochs", "examples", "loss_ceiling", "loss_span",
+    "lr_rule", "schedule", "seed", "steps", "warmup", "warmup_start", "warmup_unit",
+    "warmup_workers", "wd_rule",
 ))  # fmt: skip
 #: Incidental keys that do affect it.
 _LAYOUT = ("devices", "num_nodes", "threads")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,19 +15,31 @@ from sweeper.spec.batch import (
     choose_micro_batch,
     split_global_batch,
     steps_per_epoch,
+    whole_steps,
 )
 from sweeper.spec.config import Facts, RunConfig, run_config
-from sweeper.spec.lr_rules import OwnRule, peak_lr
-from sweeper.spec.method_checks import check_growth, check_methods, gradient_span
-from sweeper.spec.noise import needs_noise
-from sweeper.spec.schedule import LRSchedule, warmup_climb, warmup_epochs
+from sweeper.spec.evaluations import Marks
+from sweeper.spec.lr_rules import Mappings, OwnRule, Scaling, peak_lr
+from sweeper.spec.method_checks import (
+    check_growth,
+    check_length,
+    check_methods,
+    gradient_span,
+    needs_noise,
+)
+from sweeper.spec.scaled_settings import scaled_settings, setting_mappings
+from sweeper.spec.schedule import LRSchedule, warmup_climb, warmup_length
 from sweeper.spec.schedules import (
-    GrowingBatch,
     OwnSchedule,
+    PeriodicDecay,
     Training,
     build_decay,
 )
 from sweeper.spec.sentences import read_model
+from sweeper.spec.values import LARGEST
+
+#: A run whose epochs take longer than this is saved within them, unless `checkpoint_every` is set.
+_LONGEST_UNSAVED_S = 1800.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +51,8 @@ class RunSpec:
         batch_plan: micro-batch, accumulation, ranks and steps of each epoch, as far as known.
         schedule: the learning rate at every step; with AdaScale, that of the base batch.
         facts: what the program has found out about it.
+        mappings: what its rules make of the optimizer's settings at its first batch.
+        settings: of the optimizer, and `ema_decay`, at that batch, as far as known before the run.
         known_id: the id that it has a result with, if that is another (near_runs.py).
     """
 
@@ -45,6 +60,8 @@ class RunSpec:
     batch_plan: BatchPlan
     schedule: LRSchedule
     facts: Facts = field(default_factory=Facts)
+    mappings: Mappings = field(default_factory=dict[str, Any])
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     known_id: str | None = None
 
     @cached_property
@@ -68,7 +85,11 @@ class RunSpec:
         decay = self.config.schedule
         reads_warmup = isinstance(decay, OwnSchedule) or getattr(decay, "clock", "") == "warmup"
         rates = self.schedule.climb_key(with_length=reads_warmup)
-        return identity.lr_equivalence_id(self.identified, [*rates, self.config.base_lr is None])
+        settings = self.settings
+        if self.config.keeps_own_optimizer and self.mappings:  # not known to be equal
+            settings = {"run": self.run_id}
+        given = [*rates, self.config.base_lr is None, settings]
+        return identity.lr_equivalence_id(self.identified, given)
 
     @cached_property
     def words(self) -> identity.Words:
@@ -106,7 +127,7 @@ class RunSpec:
     @property
     def steps_per_epoch(self) -> int:
         """Whole global batches in the first epoch [steps]."""
-        return self.batch_plan.steps_at(0)
+        return self.batch_plan.whole_steps_at(0)
 
     @property
     def dropped_examples(self) -> int:
@@ -115,8 +136,13 @@ class RunSpec:
 
     @property
     def epochs(self) -> int:
+        """Epochs that the training begins; the last may be cut short [epochs]."""
+        return math.ceil(self.length)
+
+    @property
+    def length(self) -> float:
         """Length of the training [epochs]."""
-        return self.config.epochs
+        return _length_in_epochs(self.config, self.batch_plan)
 
     @property
     def total_steps(self) -> int:
@@ -126,6 +152,28 @@ class RunSpec:
     def steps_at(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch [steps]."""
         return self.batch_plan.steps_at(epoch)
+
+    @cached_property
+    def evaluations(self) -> Marks:
+        """Where it is evaluated."""
+        every = self.config.evaluate_every
+        return Marks(every=every, plan=self.batch_plan, epochs=self.most_epochs)
+
+    @cached_property
+    def checkpoints(self) -> Marks:
+        """Where it is saved, whatever the time."""
+        every = self.config.checkpoint_every
+        at_end = LARGEST if isinstance(every, str) else every
+        return Marks(every=at_end, plan=self.batch_plan, epochs=self.most_epochs)
+
+    @property
+    def checkpoint_every_s(self) -> float:
+        """The longest that it trains without being saved [seconds]."""
+        every = self.config.checkpoint_every
+        if isinstance(every, str):
+            number = every.rstrip(string.ascii_letters)
+            return int(number) * {"s": 1, "min": 60, "h": 3600}[every.removeprefix(number)]
+        return _LONGEST_UNSAVED_S if every is None else math.inf
 
     @property
     def most_epochs(self) -> int:
@@ -185,13 +233,24 @@ def _read_facts(config: Mapping[str, Any]) -> Facts:
 
 
 def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) -> RunSpec:
+    check_length(config)
     check_methods(config)
     plan = _batch_plan(config)
     schedule = _lr_schedule(config, plan, noted_lr)
-    spec = RunSpec(config=config, batch_plan=plan, schedule=schedule, facts=facts)
+    is_unknown = noted_lr is not None and isinstance(config.lr_rule, OwnRule)
+    at = _scaling(config, plan)
+    mappings = {} if is_unknown else setting_mappings(config, at, schedule.peak_lr)
+    spec = RunSpec(
+        config=config,
+        batch_plan=plan,
+        schedule=schedule,
+        facts=facts,
+        mappings=mappings,
+        settings=scaled_settings(config, facts, mappings, at.batch_ratio),
+    )
     check_growth(config, spec.schedule.warmup_epochs)
-    growing = config.schedule
-    if not isinstance(growing, GrowingBatch) or growing.growth == "measured":
+    growing = config.growing
+    if growing is None or growing.growth == "measured":
         return spec
     grown = growing.milestones[: growing.growths_allowed(config.batch)]
     return with_growths(spec, grown) if grown else spec
@@ -213,50 +272,91 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
     return replace(changed, config=spec.config)
 
 
+def _scaling(config: RunConfig, plan: BatchPlan) -> Scaling:
+    """What the run's rule may depend on."""
+    steps = _length_in_epochs(config, plan) * plan.whole_steps_at(0)
+    return Scaling(
+        base_lr=float(config.base_lr or 1),  # else it is a factor on the module's own rates
+        base_batch=config.base_batch,
+        global_batch=config.batch,
+        trained_examples=steps * config.batch,
+    )
+
+
 def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> LRSchedule:
     """The schedule; if `noted_lr` is given, none of the user's functions is called."""
-    # Without base_lr, the schedule is a factor on the rates of the module's own optimizers.
-    base_lr, batch, base_batch = float(config.base_lr or 1), config.batch, config.base_batch
+    at, batch = _scaling(config, plan), config.batch
     if noted_lr is not None and isinstance(config.lr_rule, OwnRule):
         peak = noted_lr
     else:
-        peak = peak_lr(config.lr_rule, base_lr=base_lr, global_batch=batch, base_batch=base_batch)
-    length = warmup_epochs(config.lr_rule, warmup=config.warmup, batch_ratio=batch / base_batch)
-    if not 0 <= length < config.epochs:
+        peak = peak_lr(config.lr_rule, at)
+    warmup = warmup_length(config.lr_rule, warmup=config.warmup, batch_ratio=at.batch_ratio)
+    unit, trained = config.warmup_unit or "epochs", _length_in_epochs(config, plan)
+    if not 0 <= _in_epochs(warmup, config, plan) < trained:
         scaled = (
             f", which lr_rule.warmup_exponent={config.lr_rule.warmup_exponent} scales to "
-            f"{length:g} epochs at batch={batch},"
+            f"{warmup:g} {unit} at batch={batch},"
         )
+        ((key, number),) = config.lengths.items()
+        in_unit = f" {unit}" * (key != unit)
         msg = (
-            f"warmup must be shorter than the training; got warmup={config.warmup:g}"
-            f"{scaled if length != config.warmup else ''} of epochs={config.epochs}. Train longer "
-            "or warm up for fewer epochs."
+            f"warmup must be shorter than the training; got warmup={config.warmup:g}{in_unit}"
+            f"{scaled if warmup != config.warmup else ''} of {key}={number}. Train longer "
+            f"or warm up for fewer {unit}."
         )
         raise ValueError(msg)
     start_lr, shape = warmup_climb(
-        config.warmup_start, base_lr=base_lr, peak_lr=peak, workers=config.warmup_workers
+        config.warmup_start, base_lr=at.base_lr, peak_lr=peak, workers=config.warmup_workers
     )
-    steps = plan.steps_at(0)
+    steps = plan.whole_steps_at(0)
     if config.lr_rule.name == "adascale":
-        steps = steps_per_epoch(plan.num_train_examples, base_batch)
+        steps = steps_per_epoch(plan.num_train_examples, config.base_batch)
     training = Training(
-        epochs=config.epochs,
-        warmup_epochs=length,
+        epochs=trained,
+        warmup_epochs=_in_epochs(warmup, config, plan),
         steps_per_epoch=steps,
         peak_lr=peak,
         grown=plan.grown,
     )
     is_unknown = noted_lr is not None and isinstance(config.schedule, OwnSchedule)
-    decay = _unknown_factor if is_unknown else build_decay(config.schedule, training)
+    schedule = config.growing or config.schedule
+    if isinstance(schedule, PeriodicDecay):
+        at = tuple(_in_epochs(milestone, config, plan) for milestone in schedule.milestones)
+        schedule = schedule.model_copy(update={"milestones": at})
+    decay = _unknown_factor if is_unknown else build_decay(schedule, training, config.schedule.name)
     return LRSchedule(
         start_lr=start_lr,
         shape=shape,
         peak_lr=peak,
-        warmup_epochs=length,
+        warmup_epochs=training.warmup_epochs,
+        warmup_steps=_in_steps(warmup, config, steps),
         steps_per_epoch=steps,
         decay=decay,
         batch_plan=plan if plan.grown else None,
     )
+
+
+def _length_in_epochs(config: RunConfig, plan: BatchPlan) -> float:
+    """Length of the training [epochs]."""
+    if plan.length is None:
+        assert config.epochs is not None, "checked before"
+        return config.epochs
+    return plan.length / plan.whole_steps_at(0)
+
+
+def _in_steps(number: float, config: RunConfig, steps_per_epoch: int) -> float:
+    """A number of epochs, or of what `warmup_unit` says, in steps."""
+    if config.warmup_unit is None:
+        return number * steps_per_epoch
+    return number / (config.batch if config.warmup_unit == "examples" else 1)
+
+
+def _in_epochs(number: float, config: RunConfig, plan: BatchPlan) -> float:
+    """A number of epochs, or of what `warmup_unit` says, in epochs."""
+    if config.warmup_unit is None:
+        return number
+    steps = plan.whole_steps_at(0)
+    return _in_steps(number, config, steps) / steps
 
 
 def _unknown_factor(epoch: float) -> float:
@@ -283,5 +383,6 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
         split=split,
         bn_span=span or micro_batch,
         num_train_examples=config.data.num_train_examples,
-        factor=config.schedule.factor if isinstance(config.schedule, GrowingBatch) else 1,
+        factor=config.growing.factor if config.growing else 1,
+        length=whole_steps(config.examples, config.batch) if config.examples else config.steps,
     )

@@ -44,15 +44,15 @@ def flat(step: int, steps: float) -> float:
     return 0.0
 
 
-def warmup_epochs(lr_rule: LRRule, *, warmup: float, batch_ratio: float) -> float:
-    """Length of the warmup at this batch, ``warmup * batch_ratio**warmup_exponent`` [epochs].
+def warmup_length(lr_rule: LRRule, *, warmup: float, batch_ratio: float) -> float:
+    """Length of the warmup at this batch, ``warmup * batch_ratio**warmup_exponent`` [of its unit].
 
     Without a `warmup_exponent` the warmup is not scaled. LEGW's exponent is 1: the epochs grow with
     the batch, and the number of steps stays the same.
 
     Args:
         lr_rule: the rule.
-        warmup: length of the warmup at the base batch [epochs].
+        warmup: length of the warmup at the base batch [of its unit].
         batch_ratio: ``global_batch / base_batch`` [dimensionless].
 
     Source:
@@ -104,6 +104,7 @@ class LRSchedule:
         start_lr: learning rate of the first step when there is a warmup [dimensionless].
         peak_lr: learning rate at the end of warmup [dimensionless].
         warmup_epochs: length of the warmup [epochs].
+        warmup_steps: the same; may have a fraction [steps].
         steps_per_epoch: optimizer steps per epoch [steps].
         decay: factor on the learning rate by position in training [epochs -> dimensionless].
         shape: the climb of the warmup.
@@ -118,6 +119,7 @@ class LRSchedule:
     start_lr: float
     peak_lr: float
     warmup_epochs: float
+    warmup_steps: float
     steps_per_epoch: float
     decay: Decay
     shape: Shape = gradual
@@ -133,16 +135,11 @@ class LRSchedule:
             return step / self.steps_per_epoch
         return self.batch_plan.position(step)
 
-    def total_steps(self, epochs: int) -> int:
+    def total_steps(self, epochs: float) -> int:
         """Optimizer steps in this many epochs [steps]."""
         if self.batch_plan is None:
             return round(epochs * self.steps_per_epoch)
-        return self.batch_plan.steps_before(epochs)
-
-    @property
-    def warmup_steps(self) -> float:
-        """Length of the warmup; may have a fraction [steps]."""
-        return self.warmup_epochs * self.steps_per_epoch
+        return self.batch_plan.steps_before(int(epochs))
 
     def climb_key(self, *, with_length: bool) -> tuple[object, ...]:
         """The few values that determine all rates before the decay; equal values mean equal rates.

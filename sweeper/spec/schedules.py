@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from sweeper.spec.import_path import call, call_guarded
 from sweeper.spec.values import (
@@ -21,9 +21,12 @@ from sweeper.spec.values import (
     Rule,
     Settings,
     WholeMilestones,
+    ascending,
     named_or_own,
 )
 
+#: An end of an epoch may be written with as many digits [epochs].
+_WHOLE = 1e-3
 #: Equal parts of the training at whose ends the factor is checked.
 _CHECKED_PARTS = 8
 #: The factor at a position in training [epochs -> dimensionless].
@@ -83,6 +86,14 @@ class PeriodicDecay(Settings):
         return lambda epoch: self.factor ** sum(m <= epoch for m in self.milestones)
 
 
+Factor = Annotated[
+    int,
+    Field(ge=2, le=LARGEST),
+    Rule("a whole number, 2 or more, because accumulation steps are multiplied by it"),
+]
+RateExponent = Annotated[int | float, Field(ge=-1, le=1), Rule("a number from -1 to 1")]
+
+
 class GrowingBatch(Settings):
     """Multiply the batch at milestones instead of dividing the rate, until it reaches its maximum.
 
@@ -94,6 +105,7 @@ class GrowingBatch(Settings):
         factor: a growth multiplies the batch by it, a decay divides the rate by it [count].
         growth: whether the batch grows at the milestones or when the measured noise says so.
         max_batch: the largest batch [examples].
+        rate_exponent: a growth also multiplies the rate by this power of `factor`; None: 0.
 
     Source:
         Smith et al. 2017, arXiv:1711.00489: SGD's noise goes as ``lr / global_batch``, so both ways
@@ -102,13 +114,10 @@ class GrowingBatch(Settings):
 
     name: Literal["growing_batch"]
     milestones: WholeMilestones
-    factor: Annotated[
-        int,
-        Field(ge=2, le=LARGEST),
-        Rule("a whole number, 2 or more, because accumulation steps are multiplied by it"),
-    ]
+    factor: Factor
     growth: Literal["measured", "milestones"]
     max_batch: InStep
+    rate_exponent: RateExponent | None = None
 
     def growths_allowed(self, global_batch: int) -> int:
         """How many times the batch may be multiplied without exceeding `max_batch` [count]."""
@@ -123,9 +132,88 @@ class GrowingBatch(Settings):
         def decay(epoch: float) -> float:
             reached = sum(milestone <= epoch for milestone in self.milestones)
             grown = sum(first <= epoch for first in training.grown)
-            return float(self.factor) ** -max(0, reached - grown)
+            exponent = (self.rate_exponent or 0) * grown
+            return float(self.factor) ** (exponent - max(0, reached - grown))
 
         return decay
+
+
+class Seesaw(Settings):
+    """Grow the batch by `factor` where another schedule would divide the rate by it.
+
+    Attributes:
+        at: where the batch grows, ascending [fraction of the training].
+        factor: the paper's alpha [count].
+        rate_exponent: as of `GrowingBatch`; None: -0.5 for steps whose length does not depend on
+            the gradient's, as Adam's, 0 for SGD.
+
+    Source:
+        arXiv:2510.14717.
+    """
+
+    name: Literal["seesaw"]
+    at: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=1)], ...],
+        Field(strict=False),
+        AfterValidator(ascending),
+        Rule("fractions of the training between 0 and 1, ascending, such as [0.5,0.75]"),
+    ]
+    factor: Factor
+    rate_exponent: RateExponent | None
+
+    def growing(self, batch: int, epochs: int, *, is_normalised: bool | None) -> GrowingBatch:
+        """The same with milestones in epochs; ValueError if these are not whole."""
+        ends = [part * epochs for part in self.at]
+        if any(abs(end - round(end)) > _WHOLE for end in ends):
+            msg = (
+                "schedule.at must lie at ends of epochs, where the batch can change; got "
+                f"schedule.at={list(self.at)}, which is after {', '.join(f'{e:g}' for e in ends)} "
+                f"of epochs={epochs}. Train for epochs of which these parts are whole."
+            )
+            raise ValueError(msg)
+        exponent = self.rate_exponent
+        if exponent is None and is_normalised is None:
+            msg = (
+                "schedule.rate_exponent must be given with an optimizer of your own: -0.5 if the "
+                "length of its steps does not depend on the gradient's, as Adam's, or 0, as "
+                "SGD's; got null. Write schedule.rate_exponent=-0.5 or 0."
+            )
+            raise ValueError(msg)
+        return GrowingBatch.model_construct(
+            name="growing_batch",
+            milestones=tuple(map(round, ends)),
+            factor=self.factor,
+            growth="milestones",
+            max_batch=batch * self.factor ** len(ends),
+            rate_exponent=(-0.5 if is_normalised else 0) if exponent is None else exponent,
+        )
+
+
+class WSD(Settings):
+    """Warm up, stay, cool down: ``1 - sqrt(progress)`` over the last part of the training.
+
+    Attributes:
+        cooldown: length of the last part [fraction of the training].
+
+    Source:
+        arXiv:2508.01483.
+    """
+
+    name: Literal["wsd"]
+    cooldown: Annotated[float, Field(gt=0, le=1), Rule("a number above 0, at most 1")]
+
+    def decay(self, training: Training) -> Decay:
+        """The factor at each position; ValueError if the warmup lasts into the cooldown."""
+        length = training.epochs * self.cooldown
+        start = training.epochs - length
+        if start < training.warmup_epochs:
+            msg = (
+                "schedule.cooldown must begin after the warmup; got schedule.cooldown="
+                f"{self.cooldown}, from epoch {start:g} on, a {training.warmup_epochs:g}-epoch "
+                "warmup. Lower one of them."
+            )
+            raise ValueError(msg)
+        return lambda epoch: 1 - math.sqrt(min(1.0, max(0.0, (epoch - start) / length)))
 
 
 class _ToTheEnd(Settings):
@@ -220,7 +308,8 @@ class OwnSchedule(Own):
 
 
 _NamedSchedule = Annotated[
-    Constant | Cosine | GrowingBatch | PeriodicDecay | Polynomial, Field(discriminator="name")
+    Constant | Cosine | GrowingBatch | PeriodicDecay | Polynomial | Seesaw | WSD,
+    Field(discriminator="name"),
 ]
 Schedule = Annotated[
     Annotated[_NamedSchedule, Tag(NAMED)] | Annotated[OwnSchedule, Tag(OWN)],
@@ -228,15 +317,17 @@ Schedule = Annotated[
 ]
 
 
-def build_decay(schedule: Schedule, training: Training) -> Decay:
-    """The decay of a schedule, after checking its factor at a few positions.
+def build_decay(schedule: Schedule, training: Training, name: str) -> Decay:
+    """The decay of a schedule of that name, after checking its factor at a few positions.
 
     ValueError if a rate would be negative, infinite or not a number.
     """
+    assert not isinstance(schedule, Seesaw), "it is a growing batch by then"
     decay = schedule.decay(training)
+    is_own = isinstance(schedule, OwnSchedule)
+    name = f"schedule.{OWN}={schedule.target}" if is_own else f"schedule={name}"
     for part in range(_CHECKED_PARTS + 1):
         epoch = training.epochs * part / _CHECKED_PARTS
-        name = f"schedule={schedule.name}"
         factor = math.nan
         if callable(decay):  # a user's function may return anything
             factor = call_guarded(name, lambda at=epoch: number_or_nan(lambda: decay(at)))

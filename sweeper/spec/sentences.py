@@ -61,6 +61,14 @@ def several(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'e' * noun.endswith('tch')}s"
 
 
+def is_same_value(text: str, other: str) -> bool:
+    """Whether two texts mean the same value."""
+    try:
+        return float(text) == float(other)
+    except ValueError:
+        return text == other
+
+
 def _sentences(
     refused: ValidationError, given: Mapping[str, Any], model: type[BaseModel]
 ) -> list[str]:
@@ -113,6 +121,8 @@ def _wrong(key: str, value: Any, annotation: Any) -> str:
 
 def _unknown(key: str, given: Mapping[str, Any], holder: type[BaseModel]) -> str:
     group, dot, name = key.rpartition(".")
+    if group not in given:  # the name has a dot
+        group, dot, name = "", "", key
     known = [field.alias or name for name, field in holder.model_fields.items()]
     known = [name for name in known if name != "name"]
     what = f"a setting of {group}={given[group].get('name')}" if group else "a config key"

@@ -9,11 +9,11 @@ from sweeper.spec.sentences import format_value
 from sweeper.spec.values import Rule, Settings
 
 #: Trainer settings that the run decides: the config key to set instead, or why there is none.
-_OWNED = {
+OWNED_BY_RUN = {
     "accelerator": "accelerator",
     "accumulate_grad_batches": "micro_batch, which determines it",
     "barebones": "nothing: runs need the callbacks that it disables",
-    "check_val_every_n_epoch": "nothing: every epoch is evaluated",
+    "check_val_every_n_epoch": "evaluate_every, a number of examples",
     "default_root_dir": "results",
     "deterministic": "reproducible",
     "devices": "devices",
@@ -22,7 +22,7 @@ _OWNED = {
     "limit_train_batches": "data.num_train_examples",
     "logger": "logger",
     "max_epochs": "epochs",
-    "max_steps": "epochs",
+    "max_steps": "steps",
     "max_time": "timeout_s",
     "min_epochs": "epochs",
     "min_steps": "epochs",
@@ -36,8 +36,15 @@ _OWNED = {
     "counted and compared here",
     "sync_batchnorm": "bn_span",
     "use_distributed_sampler": "nothing: the run sets the order of each epoch",
-    "val_check_interval": "nothing: every epoch is evaluated",
+    "val_check_interval": "evaluate_every",
 }
+
+
+def remedy_of_owned(key: str) -> str:
+    """What to set instead of a Trainer setting that the run decides, or why there is nothing."""
+    return f"set {OWNED_BY_RUN[key]}".removeprefix("set nothing: ")
+
+
 _PASSED = frozenset(
     {
         "benchmark",
@@ -109,15 +116,15 @@ def check_trainer(given: TrainerSettings) -> None:
     """
     lines = [
         f"trainer.{key} must be left to the run; got trainer.{key}={format_value(value)}. "
-        f"Set {_OWNED[key]}."
+        f"Set {OWNED_BY_RUN[key]}."
         for key, value in given.flags.items()
-        if key in _OWNED
+        if key in OWNED_BY_RUN
     ]
     lines += [
         f"trainer.{key} must be a setting of Lightning's Trainer that is passed through; got "
         f"trainer.{key}={format_value(value)}. These are: {', '.join(sorted(_PASSED))}."
         for key, value in given.flags.items()
-        if key not in _OWNED and key not in _PASSED
+        if key not in OWNED_BY_RUN and key not in _PASSED
     ]
     targets = [str(callback.get("_target_")) for callback in given.callbacks]
     why = [

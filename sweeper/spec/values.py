@@ -52,6 +52,19 @@ Number = Annotated[_Finite, Rule("a number")]
 Positive = Annotated[_Finite, Field(gt=0), Rule("a number above 0")]
 NotNegative = Annotated[_Finite, Field(ge=0), Rule("a number, 0 or more")]
 Epochs = Annotated[_Finite, Field(ge=0), Rule("a number of epochs, 0 or more")]
+Interval = Annotated[
+    Annotated[int, Field(ge=1, le=LARGEST)] | Annotated[float, Field(gt=0, lt=1)],
+    Rule("a number of examples, such as 50000, or a part of an epoch below 1, such as 0.1"),
+]
+Saving = Annotated[
+    Annotated[int, Field(ge=1, le=LARGEST)]
+    | Annotated[float, Field(gt=0, lt=1)]
+    | Annotated[str, Field(pattern=r"^[1-9]\d{0,5}(s|min|h)$")],
+    Rule(
+        "a number of examples, such as 50000, a part of an epoch below 1, such as 0.1, or a time, "
+        "such as 90s, 15min or 2h"
+    ),
+]
 Fraction = Annotated[_Finite, Field(ge=0, lt=1), Rule("a number from 0 to below 1")]
 Switch = Annotated[bool, Rule("true or false")]
 
@@ -70,7 +83,8 @@ Price = Annotated[
 Budget = Annotated[Annotated[_Finite, Field(gt=0)], Rule("a number of device-hours above 0")]
 
 
-def _ascending(values: tuple[float, ...]) -> tuple[float, ...]:
+def ascending(values: tuple[float, ...]) -> tuple[float, ...]:
+    """The values; ValueError if they are not in order, or repeat."""
     if list(values) != sorted(set(values)):
         raise ValueError
     return values
@@ -79,13 +93,13 @@ def _ascending(values: tuple[float, ...]) -> tuple[float, ...]:
 Milestones = Annotated[
     tuple[Positive, ...],
     Field(strict=False),  # so that a list is accepted as a tuple
-    AfterValidator(_ascending),
+    AfterValidator(ascending),
     Rule("positive and ascending", "Sort them and remove repeats."),
 ]
 WholeMilestones = Annotated[
     tuple[Count, ...],
     Field(strict=False),
-    AfterValidator(_ascending),
+    AfterValidator(ascending),
     Rule(
         "whole numbers, positive and ascending, as the batch changes between two epochs",
         "Sort them and remove repeats.",

@@ -16,6 +16,7 @@ _PROCESSED_TOGETHER = {
     "bn_span": "bn_span=micro: BatchNorm",
     "loss_span": "Examples affect one another (see `sweeper doctor`): training",
 }
+_REMEDIES = {"bn_span": "Set bn_span", "loss_span": "Set micro_batch and devices"}
 #: With at least this many parts per batch, variance-reduced optimizers' weights are hardly biased.
 _FEW_PARTS = 8
 #: conf/module/classifier.yaml's base_lr, meant for SGD; choosing another optimizer keeps it.
@@ -81,20 +82,23 @@ def _same_trainings(specs: Sequence[RunSpec]) -> str:
 
 def _find_in_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
     config = spec.config
-    milestones = getattr(config.schedule, "milestones", ())
-    if silent := [at for at in milestones if at >= spec.epochs]:  # as 90 of 90 epochs
+    milestones = getattr(config.growing or config.schedule, "milestones", ())
+    unit = config.warmup_unit or "epochs"
+    per_epoch = {"epochs": 1, "steps": (steps := spec.steps_per_epoch)}
+    in_epoch = per_epoch.get(unit, steps * config.batch)
+    trained, warmup = spec.length * in_epoch, spec.schedule.warmup_epochs * in_epoch
+    if silent := [at for at in milestones if at >= trained]:  # as 90 of 90 epochs
         yield (
-            f"schedule.milestones {silent} never fire: the training has "
-            f"{several(spec.epochs, 'epoch')}, 0 to {spec.epochs - 1}."
+            f"schedule.milestones {silent} never fire: the training has {trained:g} {unit}, "
+            f"counted from 0. Lower them, or train longer than {max(silent):g} {unit}."
         )
-    if early := [at for at in milestones if at < spec.schedule.warmup_epochs]:
+    if early := [at for at in milestones if at < warmup]:
         yield (
-            f"schedule.milestones {early} come before the end of the "
-            f"{spec.schedule.warmup_epochs:g}-epoch warmup: the rate never reaches its peak. Move "
-            "them, or warm up for fewer epochs."
+            f"schedule.milestones {early} come before the end of the warmup of {warmup:g} {unit}: "
+            f"the rate never reaches its peak. Move them, or warm up for fewer {unit}."
         )
     span = config.optimizer.gradient_span
-    if span is not None and config.batch < _FEW_PARTS * span:
+    if span and config.optimizer.weighs_gradients and config.batch < _FEW_PARTS * span:
         yield (
             f"batch={config.batch} has {config.batch // span} parts of optimizer.gradient_span="
             f"{span}: with fewer than {_FEW_PARTS}, chance decides how {config.optimizer.name} "
@@ -104,9 +108,17 @@ def _find_in_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
     name = config.optimizer.name
     if config.base_lr == _RATE_OF_SGD and name.lower() not in ("sgd", "nesterov", "vr_sgd"):
         yield f"base_lr={_RATE_OF_SGD} is the default, which is for SGD. Give optimizer={name} one."
+    if config.optimizer.target == "pytorch_optimizer.SOAP" and not config.reproducible:
+        yield (
+            f"optimizer={name} amplifies rounding errors, so the layout changes the results. Add "
+            "reproducible=true and a micro_batch to compare runs on several layouts."
+        )
     for key, what in _PROCESSED_TOGETHER.items():
         if getattr(config, key) == "micro":
-            yield f"{what} follows the micro-batch, so the layout changes the results."
+            yield (
+                f"{what} follows the micro-batch, so the layout changes the results. "
+                f"{_REMEDIES[key]} to compare runs."
+            )
     if slow := slow_split(spec, fails):
         yield slow
 
@@ -144,11 +156,21 @@ def _uneven_epochs(specs: Sequence[RunSpec]) -> str:
     if max(left_out.values()) - min(left_out.values()) <= _EVEN * examples:
         return ""
     each = [f"{left_out[batch]:,} at batch={batch}" for batch in sorted(left_out)]
+    even = sorted({batch for spec in specs if (batch := _nearest_even(spec))})
+    nearest = f" Nearest batches that leave out less than 1 %: {_first_of([*map(str, even)])}."
     return (
         f"an epoch has whole batches only, so of {examples:,} examples it leaves out "
-        f"{_first_of(each)}: the runs differ in more than their batch. Choose batches that divide "
-        "the examples more evenly."
+        f"{_first_of(each)}: the runs differ in more than their batch.{nearest * bool(even)}"
     )
+
+
+def _nearest_even(spec: RunSpec) -> int | None:
+    """The nearest batch of which whole ones make an epoch, up to 1 % of it, on these ranks."""
+    batch, examples = spec.config.batch, spec.config.data.num_train_examples
+    unit = spec.split.world_size * (1 if spec.config.bn_span == "micro" else spec.bn_span)
+    near = range(max(1, batch // 2 // unit) * unit, min(2 * batch, examples) + 1, unit)
+    even = [other for other in near if examples % other <= _EVEN * examples]
+    return min(even, key=lambda other: abs(other - batch), default=None)
 
 
 def _varying_spans(follow: Sequence[RunSpec], key: str) -> str:

@@ -1,6 +1,5 @@
 """One attempt at a run, seen from outside: its folder, progress and row, and its state."""
 
-import json
 import math
 import socket
 import time
@@ -9,24 +8,27 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, Strict
 
 from sweeper.spec.identity import targets
 from sweeper.spec.lr_rules import OwnRule
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, read_run_spec
+from sweeper.spec.values import LARGEST
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP
 from sweeper.store.energy import energy_kwh
 from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import own_code, read_hashes, record_code
-from sweeper.store.publish import Text, publish_json, publish_text, read_as, read_mapping
+from sweeper.store.publish import Text, parse_as, publish_json, read_as, read_mapping
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
 from sweeper.store.row_file import ROW_FOLDERS
 from sweeper.store.seal import is_sound
 
-_CANCEL = "cancel.txt"
 _PEAK_LR = "peak_lr.json"
 
 
@@ -36,6 +38,57 @@ class End:
 
     outcome: Outcome
     reason: Text
+
+
+_Number = Annotated[float, Strict()] | None
+_Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST)] | None
+
+
+class _Record(BaseModel):
+    """What the worker of a rank writes at its end, as far as it is read again."""
+
+    outcome: Outcome
+    reason: Text
+    steps: _Count = None
+    realised_batch_min: _Count = None
+    realised_batch_max: _Count = None
+    num_parameters: _Count = None
+    lr_series_hash: Text | None = None
+    device_kind: Text | None = None
+    base_lr: _Number = None
+    peak_lr: _Number = None
+    wall_s: _Number = None
+    start_s: _Number = None
+    train_s: _Number = None
+    peak_memory_gib: _Number = None
+
+
+class _Epoch(BaseModel):
+    """A line of progress.jsonl."""
+
+    epoch: Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
+    step: _Count = None
+    realised_batch: _Count = None
+    examples_seen: _Count = None
+    lr: _Number = None
+    beta1: _Number = None
+    beta2: _Number = None
+    eps: _Number = None
+    weight_decay: _Number = None
+    ema_decay: _Number = None
+    train_loss: _Number = None
+    train_accuracy: _Number = None
+    val_loss: _Number = None
+    val_accuracy: _Number = None
+    distance_from_start: _Number = None
+    noise_scale: _Number = None
+    gradient_signal: _Number = None
+    gradient_variance: _Number = None
+    gradient_cosine: _Number = None
+    gradient_diversity: _Number = None
+    norm_test: _Number = None
+    elapsed_s: _Number = None
+    metrics: dict[str, _Number] = {}
 
 
 class Open(StrEnum):
@@ -135,17 +188,6 @@ class Attempt:
         """Whether its end was recorded."""
         return (self.folder / "released.json").exists()
 
-    def request_cancel(self, reason: str) -> None:
-        """Ask the process that holds this attempt to end it at once, preempted for this reason."""
-        publish_text(self.folder / _CANCEL, reason)
-
-    def cancel_reason(self) -> str | None:
-        """Why this attempt should be ended; None if it should not."""
-        try:
-            return (self.folder / _CANCEL).read_text(errors="replace")
-        except OSError:
-            return None
-
     def request_graceful_stop(self) -> None:
         """Ask the ranks to checkpoint after the current step and exit; ignore a failing disk."""
         with suppress(OSError):
@@ -181,21 +223,21 @@ class Attempt:
         _release_files(ledger, self.spec.run_id, self.number)
 
     def curve(self) -> list[dict[str, Any]]:
-        """The rows of the completed epochs, up to the first truncated or damaged line."""
+        """The rows of its evaluations, up to the first truncated or damaged line."""
         return self._read_curve()[0]
 
     def _read_curve(self) -> tuple[list[dict[str, Any]], bool]:
         """The curve, and whether each line is intact, but for a last line truncated by a kill."""
-        rows: list[dict[str, Any]] = []
         try:
-            text = (self.folder / "progress.jsonl").read_text(errors="replace")
-            lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-            rows += (json.loads(line) for line in lines)
+            content = (self.folder / "progress.jsonl").read_bytes()
         except FileNotFoundError:
             return [], True
-        except (OSError, ValueError, RecursionError):
-            return rows, False
-        return rows, True
+        except OSError:
+            return [], False
+        lines = [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
+        epochs = takewhile(bool, (parse_as(_Epoch, line) for line in lines))
+        rows = [row.model_dump(exclude_unset=True) for row in epochs if row]
+        return rows, len(rows) == len(lines)
 
     def steps(self) -> int:
         """Optimizer steps of the run, as last recorded by this attempt [steps]."""
@@ -206,11 +248,16 @@ class Attempt:
         rows, is_intact = self._read_curve()
         if is_intact and (record := self.record()):
             return end_from_record(record, why)
-        return End(outcome=Outcome.PREEMPTED, reason=f"{why()} after epoch {len(rows)}")
+        is_first = rows or self.number == 1
+        where = "before it had resumed"
+        if is_first:
+            where = f"after epoch {rows[-1]['epoch'] if rows else 0}"
+        return End(outcome=Outcome.PREEMPTED, reason=f"{why()} {where}")
 
     def record(self, rank: int = 0) -> dict[str, Any]:
         """The record that a rank's worker wrote; empty if there is none or it cannot be read."""
-        return read_mapping(self.folder / f"record-{rank}.json")
+        found = read_as(_Record, self.folder / f"record-{rank}.json")
+        return found.model_dump(exclude_unset=True) if found else {}
 
     def first_record(self, ranks: Iterable[int]) -> tuple[int, dict[str, Any]] | None:
         """The earliest record of these ranks: the other ranks failed because of that rank."""

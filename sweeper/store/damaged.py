@@ -4,6 +4,7 @@ They are moved to a folder for each table in results/damaged, and their runs are
 a merged file, which may hold hundreds of runs, the user has to decide.
 """
 
+import errno
 import os
 import shlex
 from collections.abc import Sequence
@@ -79,6 +80,10 @@ def _is_damaged(path: Path, *, only_ends: bool) -> bool:
         return not is_sound(path, modified_ns)
     except FileNotFoundError:  # merged or superseded just now
         return False
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR):
+            return True
+        raise
 
 
 def _files_of_same_runs(path: Path) -> Sequence[Path]:

@@ -20,12 +20,9 @@ def energy_note(rank: int | str) -> str:
 
 
 def energy_kwh(attempt: Path) -> float | None:
-    """Energy of all ranks, over an attempt and those that it resumes from [kWh].
+    """Energy of all ranks, over the attempt of this folder and those that it resumes from [kWh].
 
     None if any part was not measured, because the sum would then not be that of the training.
-
-    Args:
-        attempt: the attempt's folder, next to those of the earlier attempts.
     """
     total_kwh, is_known = 0.0, False
     for number in range(int(attempt.name), 0, -1):

@@ -32,17 +32,14 @@ EXPIRES_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process that holds a lease.
-
-    `boot` is the machine's boot id and its process-id namespace (containers on one machine may
-    share its name, but not its processes); `born` is the process's start in clock ticks since
-    boot, which guards against reused process ids; both are empty if unknown.
-    """
+    """A process that holds a lease."""
 
     host: str
+    #: The machine's boot id and the namespace of process ids: containers may share a name, but not
+    #: processes. Empty if unknown.
     boot: str
     pid: int
-    born: str
+    born: str  # start in clock ticks since boot, as ids are reused; empty if unknown
 
     def is_alive(self) -> bool | None:
         """Whether the process exists; None if it cannot be seen from here."""
@@ -195,8 +192,8 @@ def _age_s(path: Path) -> float:
         if age < -EXPIRES_S:
             with skip_if_forbidden():
                 os.utime(path)
-    except FileNotFoundError:
-        return 0.0  # being made or being released right now
+    except OSError:
+        return 0.0  # being made or being released right now, or a file system that cannot tell
     return age
 
 

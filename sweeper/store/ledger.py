@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.sentences import format_value
+from sweeper.store.publish import note_unread
 from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile, list_row_files
 
 _COMPACT = COMPACT_PREFIX.rstrip("-")
@@ -37,7 +39,10 @@ class Ledger:
     def from_setting(cls, results: object) -> "Ledger":
         """The ledger that `results` names; ValueError if it cannot be the path of a folder."""
         reason = ""
-        if isinstance(results, str) and results.strip():
+        if not isinstance(results, str):
+            msg = f"results must be a string; got results={format_value(results)}."
+            raise ValueError(msg)
+        if results.strip():
             try:
                 if stat.S_ISDIR(os.stat(results).st_mode):  # noqa: PTH116  a path may be invalid
                     return cls(Path(results))
@@ -63,7 +68,7 @@ class Ledger:
         except OSError as error:
             msg = (
                 f"results must be a folder that can be written; got results={self.results}: "
-                f"{error.strerror}. Choose another with results=FOLDER."
+                f"{error.strerror} ({error.filename}). Choose another with results=FOLDER."
             )
             raise ValueError(msg) from error
 
@@ -117,28 +122,14 @@ class Ledger:
                 row[name] = logged["value"]
         return rows
 
-    def curve(self, run_id: str, name: str) -> list[dict[str, Any]]:
-        """A column of a run's current curve, or a value that its module logged, by epoch.
-
-        Empty if the run has no file of its own.
-        """
-        from sweeper.store.table_files import read_rows  # pyarrow: 0.2 s
-
-        paths = sorted(self._curves.glob(f"{run_id}-*.parquet"))
-        rows = read_rows(paths[-1], ["epoch", name]) if paths else []
-        if any(row[name] is not None for row in rows):
-            return rows
-        logged = {row["epoch"]: row["value"] for row in self._read_logged({run_id}, [name])}
-        return [{"epoch": row["epoch"], name: logged.get(row["epoch"])} for row in rows]
-
     def _read_logged(self, run_ids: Collection[str], names: Sequence[str]) -> list[dict[str, Any]]:
-        """Values that the modules of these runs logged under these names, by epoch."""
+        """Values that the modules of these runs logged under these names, by step."""
         from sweeper.store.table_files import read_logged  # pyarrow: 0.2 s
 
         paths = (self.results / "metrics").glob("*.parquet") if run_ids else ()
         ours = [p for p in paths if p.name.partition("-")[0] in {*run_ids, _COMPACT}]
         rows = [row for path in ours for row in read_logged(path, run_ids, names)]
-        return sorted(rows, key=lambda row: row["epoch"])
+        return sorted(rows, key=lambda row: row["step"])
 
     def run_folder(self, run_id: str) -> Path:
         """Where a run keeps its checkpoint and its attempts."""
@@ -154,6 +145,9 @@ class Ledger:
             names = os.listdir(self.run_folder(run_id))  # noqa: PTH208  names alone
         except FileNotFoundError:
             return 0
+        except OSError:  # such as a loop of links
+            note_unread(self.run_folder(run_id))
+            return 0
         return max((int(name) for name in names if name.isdigit()), default=0)
 
     def mark_active(self, run_id: str, attempt: int) -> None:
@@ -162,7 +156,8 @@ class Ledger:
 
     def mark_inactive(self, run_id: str, attempt: int) -> None:
         """Note that an attempt is over."""
-        (self._active / f"{run_id}-{attempt:03d}").unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # damage: a folder
+            (self._active / f"{run_id}-{attempt:03d}").unlink()
 
     def active(self) -> list[tuple[str, int]]:
         """Run id and number of attempts marked as running; their holders may have died."""
@@ -191,14 +186,13 @@ class Ledger:
                 self._archive_row(other)
         keys = {"run_id": now.run_id, "attempt": now.attempt}
         metrics = [
-            {**keys, "epoch": epoch["epoch"], "step": epoch["step"], "name": name, "value": value}
-            for epoch in curve
-            for name, value in epoch.get("metrics", {}).items()
+            {**keys, "epoch": at["epoch"], "step": at["step"], "name": name, "value": value}
+            for at in curve
+            for name, value in at.get("metrics", {}).items()
         ]
         if metrics:
             write_rows(metrics, root / "metrics" / now.name_in("metrics"))
-        epochs = [{**keys, **epoch} for epoch in curve]
-        write_rows(epochs, root / "curves" / now.name_in("curves"))
+        write_rows([{**keys, **at} for at in curve], root / "curves" / now.name_in("curves"))
         write_rows([row], root / "runs" / now.name_in("runs"))
         return now
 

@@ -40,36 +40,24 @@ _GPU_RESERVE_GIB = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What is known about a run's memory before it starts.
+    """What is known about a run's memory before it starts."""
 
-    `spec` is the run with its micro-batch and, if known, its predicted memory, which `classes`
-    has by class [GiB]. `source` says where the micro-batch comes from: given, limit, predicted or
-    to be traced; `fails` is the smallest micro-batch that needs too much memory, None if none is
-    known; `refusal` says why the run cannot be executed, empty if it can.
-    """
-
-    spec: RunSpec
-    source: str
-    classes: Mapping[str, float] = field(default_factory=dict[str, float])
-    fails: int | None = None
-    refusal: str = ""
+    spec: RunSpec  # the run with its micro-batch and, if known, its predicted memory
+    source: str  # of the micro-batch: given, limit, predicted or to be traced
+    classes: Mapping[str, float] = field(default_factory=dict[str, float])  # predicted [GiB]
+    fails: int | None = None  # the smallest micro-batch that needs too much; None: none is known
+    refusal: str = ""  # why the run cannot be executed; empty if it can
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindMemory:
-    """What is stored of the memory of a kind of run.
+    """What is stored of the memory of a kind of run."""
 
-    Attributes:
-        about: what its memory depends on.
-        trace: of a few steps; None if there was none.
-        peaks_gib: measured peaks by micro-batch [GiB].
-        over: micro-batches with which a run ran out of memory.
-    """
-
-    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    trace: MemoryTrace | None = None
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])  # what its memory depends on
+    trace: MemoryTrace | None = None  # of a few steps; None if there was none
+    #: measured peaks by micro-batch [GiB].
     peaks_gib: Mapping[int, float] = field(default_factory=dict[int, float])
-    over: frozenset[int] = frozenset()
+    over: frozenset[int] = frozenset()  # micro-batches with which a run ran out of memory
 
     @classmethod
     def read(cls, folder: Path) -> "KindMemory":
@@ -85,7 +73,7 @@ class KindMemory:
                 continue
             if word == "took" and isinstance(peak_gib, float | int):
                 peaks_gib[int(micro_batch)] = peak_gib
-            elif word == "over" and content and content.get("limit_gib") is None:
+            elif word == "over" and content:
                 over.add(int(micro_batch))
         return cls(about=about, trace=trace, peaks_gib=peaks_gib, over=frozenset(over))
 
@@ -125,15 +113,8 @@ class MemoryCache:
 
     def fits(self, specs: Iterable[RunSpec]) -> dict[str, Fit]:
         """What is known of each run, by run id."""
-        has_files = self._folder.is_dir()
         read_kind = cache(KindMemory.read)  # files stay for this call
-        found: dict[str, Fit] = {}
-        for spec in specs:
-            kind = KindMemory()
-            if has_files:
-                kind = read_kind(self._folder / self.key(spec))
-            found[spec.run_id] = self._fit(spec, kind)
-        return found
+        return {s.run_id: self._fit(s, read_kind(self._folder / self.key(s))) for s in specs}
 
     def fit(self, spec: RunSpec) -> Fit:
         """What is known of a run: its micro-batch, and its predicted memory."""

@@ -10,22 +10,30 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel
 
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.lease import Holder, this_process
-from sweeper.store.publish import publish_json, read_as
+from sweeper.store.publish import Text, publish_json, read_as
 from sweeper.store.row import planned_columns
 
 _PREFIX = ".pending-"
 
 
+class PendingRun(BaseModel, extra="allow"):
+    """A pending run: the columns of the runs table known so far."""
+
+    run_id: Text
+    attempt: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingRuns:
-    """The pending runs of one sweep: for each, the columns of the runs table known so far."""
+    """The pending runs of one sweep."""
 
     holder: Holder
-    runs: Sequence[dict[str, Any]]
+    runs: Sequence[PendingRun]
 
 
 @contextmanager

@@ -85,11 +85,42 @@ def publish_json(path: Path, content: Any) -> None:
     publish_text(path, json.dumps(content, indent=1))
 
 
+_unread: dict[Path, None] = {}
+
+
+def note_unread(path: Path) -> None:
+    """Note that a file or a folder could not be read, and was left out."""
+    _unread[path] = None
+
+
+def take_unread() -> list[Path]:
+    """The paths noted since this was last called, for a sentence on each.
+
+    A missing file is none of them, and neither is an empty file, which has just been made.
+    """
+    taken = [*_unread]
+    _unread.clear()
+    return taken
+
+
 def read_as(kind: type[Kind], path: Path) -> Kind | None:
     """The contents of a JSON file in this form; None if it is missing, damaged or has another."""
     try:
-        return _adapter(kind).validate_python(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError):
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError:  # such as a loop of links
+        content = b"?"
+    if (found := parse_as(kind, content)) is None and content:
+        note_unread(path)
+    return found
+
+
+def parse_as(kind: type[Kind], text: str | bytes | None) -> Kind | None:
+    """JSON in this form; None if it is none, or has another."""
+    try:
+        return _adapter(kind).validate_python(json.loads(text or b""))
+    except (ValueError, RecursionError):
         return None
 
 

@@ -21,7 +21,8 @@ class Question:
 
     Attributes:
         text: as typed.
-        said: the answer according to the looks so far, and why they ended.
+        said: the answer according to the looks so far, why they ended, and its place among the
+            questions of the folder.
     """
 
     text: str
@@ -30,11 +31,22 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What is stored of a question, and read again; `why` its looks ended, once they have."""
+    """What is stored of a question, and read again; `why` its looks ended, once they have.
+
+    `planned` are the runs of its plan, `runs` those that its looks have used; `number` says which
+    question of the folder it is, `num_before` how many of its runs had a result before it, and
+    `place` both in words.
+    """
 
     question: Text
     seeds: Sequence[int]
     looks_at: Sequence[int]
+    metric: Text | None = None
+    planned: Sequence[str] = ()
+    runs: Sequence[str] = ()
+    number: int = 1
+    num_before: int = 0
+    place: Text = ""
     answer: Text | None = None
     why: Text | None = None
 
@@ -45,5 +57,6 @@ def read_questions(results: Path) -> list[Question]:
     for path in sorted((results / FOLDER).glob("[!.]*.json")):
         if record := read_as(Record, path):
             said = f"{record.answer or 'not answered yet.'} {record.why or ''}".rstrip()
+            said = f"{said} {record.place}".rstrip()
             found.append(Question(printable(record.question), printable(said)))
     return found

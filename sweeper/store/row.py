@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from math import isnan
+from numbers import Real
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from sweeper.spec.config import Predicted, RunConfig
 from sweeper.spec.run_spec import RunSpec
+from sweeper.store.schema import SETTINGS
 
 
 def planned_row(spec: RunSpec) -> dict[str, Any]:
@@ -37,18 +39,20 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "base_lr": config.base_lr and float(config.base_lr),
         "base_batch": config.base_batch,
         "peak_lr": spec.schedule.peak_lr if config.base_lr else None,
+        **setting_columns(spec.settings),
         "optimizer": config.optimizer.name,
         "schedule": config.schedule.name,
-        "model": (config.module if config.has_own_module else config.model or config.module).name,
+        "model": config.model_name,
         "data": config.data.name,
         "data_about": config.data.about,
         "twin_of": config.twin_of,
         "tags": config.tags,
         "data_order": spec.facts.data_order or "global",
         "num_train_examples": config.data.num_train_examples,
+        "tokens_per_example": config.data.tokens_per_example,
         "dropped_examples": spec.dropped_examples,
         "bn_span": spec.bn_span if config.bn_span else None,
-        "guarantees": ", ".join(spec.facts.guarantees or ()) if config.has_own_module else None,
+        "guarantees": ", ".join(spec.facts.guarantees or ()) if config.has_own_code else None,
         "precision": config.precision,
         "seed": config.seed,
         "epochs": spec.epochs,
@@ -61,7 +65,7 @@ def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict
     """The measurements of an attempt.
 
     `record` is what rank 0 wrote at its end, empty if it did not get there; `curve` has one
-    mapping per completed epoch.
+    mapping per evaluation.
     """
     last = curve[-1] if curve else {}
     train_s = record.get("train_s")
@@ -69,7 +73,7 @@ def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict
     trained = last.get("examples_seen")
     noise_scales = [row["noise_scale"] for row in curve if row.get("noise_scale") is not None]
     return {
-        "epochs_completed": len(curve),
+        "epochs_completed": last.get("epoch", 0),
         "steps": steps,
         **{name: last.get(name) for name in _LAST_EPOCH},
         "best_val_accuracy": _best(_series(curve, "val_accuracy"), "max"),
@@ -78,16 +82,28 @@ def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict
         "examples_per_s": trained / train_s if trained and train_s else None,
         **{name: record.get(name) for name in _FROM_RECORD},
         **{name: record[name] for name in ("base_lr", "peak_lr") if record.get(name)},
+        **{name: last[name] for name in SETTINGS if last.get(name) is not None},
     }
 
 
+def setting_columns(settings: Mapping[str, Any]) -> dict[str, float | None]:
+    """The columns of an optimizer's betas, epsilon and weight decay, and of the average's decay."""
+    betas = settings.get("betas")
+    first, second, *_ = [*betas, None, None] if isinstance(betas, list | tuple) else [None, None]
+    found = {**settings, "beta1": first, "beta2": second}
+    numbers = {name: found.get(name) for name in SETTINGS}
+    return {n: float(v) if isinstance(v, Real) else None for n, v in numbers.items()}
+
+
 def metric_columns(curve: Sequence[Mapping[str, Any]], config: RunConfig) -> dict[str, Any]:
-    """The metric that runs are compared by, from a curve with one mapping per completed epoch."""
+    """The metric that runs are compared by, from a curve with one mapping per evaluation."""
     values = _series(curve, config.metric)
+    last = values[-1] if values else None
+    best = _best(values, config.metric_mode)
     return {
         "metric_name": config.metric,
-        "metric": values[-1] if values else None,
-        "best_metric": _best(values, config.metric_mode),
+        "metric": last,
+        "best_metric": last if best is None else best,  # not a number, if none of them was one
     }
 
 

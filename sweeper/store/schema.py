@@ -7,11 +7,22 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from sweeper.spec.noise import NOISE_COLUMNS
+
 #: Written into each file's metadata. Increase it when a column is removed or changes its meaning;
 #: an added column is listed in LATER instead.
 SCHEMA_VERSION = "1"
 
 _TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
+
+#: Settings that a rule may scale with the batch.
+SETTINGS: dict[str, tuple[pa.DataType, str]] = {
+    "beta1": (_REAL, "of the optimizer, as used at this batch; null for none"),
+    "beta2": (_REAL, "of the optimizer, as used at this batch; null for none"),
+    "eps": (_REAL, "of the optimizer, as used at this batch; null for none"),
+    "weight_decay": (_REAL, "of the optimizer, as used at this batch; null for none"),
+    "ema_decay": (_REAL, "of the average of the weights, per step; null for none"),
+}
 
 RUNS: dict[str, tuple[pa.DataType, str]] = {
     "run_id": (_TEXT, "hash of the scientific configuration"),
@@ -29,6 +40,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "base_lr": (_REAL, "learning rate at base_batch"),
     "base_batch": (_COUNT, "the reference batch"),
     "peak_lr": (_REAL, "learning rate at the end of warmup"),
+    **SETTINGS,
     "optimizer": (_TEXT, "class of the optimizer"),
     "schedule": (_TEXT, "how the rate decays"),
     "model": (_TEXT, "class of the model"),
@@ -41,6 +53,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
         "global: the same on every layout; counted: the own order of iterable-only data",
     ),
     "num_train_examples": (_COUNT, "examples in an epoch"),
+    "tokens_per_example": (_COUNT, "of a text, whose examples are sequences; null for other data"),
     "dropped_examples": (
         _COUNT,
         "of these, left out of the first epoch, as they do not fill a batch",
@@ -49,18 +62,18 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "bn_span": (_COUNT, "examples normalised together by BatchNorm"),
     "precision": (_TEXT, "of the arithmetic"),
     "seed": (_COUNT, "of initial weights, order and augmentation"),
-    "epochs": (_COUNT, "length of the training, as requested"),
+    "epochs": (_COUNT, "length of the training; of a run in steps or examples, the epochs begun"),
     "epochs_completed": (_COUNT, "epochs trained"),
     "steps": (_COUNT, "optimizer steps taken; 0 of a run that failed before its first"),
-    "val_accuracy": (_REAL, "on the validation set after the last epoch, 0 to 1"),
-    "val_loss": (_REAL, "on the validation set after the last epoch, nats per example"),
-    "best_val_accuracy": (_REAL, "highest over the epochs, 0 to 1"),
-    "best_val_loss": (_REAL, "lowest over the epochs, nats per example"),
-    "train_loss": (_REAL, "mean over the last epoch, nats per example"),
-    "train_accuracy": (_REAL, "mean over the last epoch, 0 to 1"),
+    "val_accuracy": (_REAL, "on the validation set at the last evaluation, 0 to 1"),
+    "val_loss": (_REAL, "on the validation set at the last evaluation, nats per example"),
+    "best_val_accuracy": (_REAL, "highest over the evaluations, 0 to 1"),
+    "best_val_loss": (_REAL, "lowest over the evaluations, nats per example"),
+    "train_loss": (_REAL, "mean between the last two evaluations, nats per example"),
+    "train_accuracy": (_REAL, "mean between the last two evaluations, 0 to 1"),
     "metric_name": (_TEXT, "what runs are compared by, as the module logs it"),
-    "metric": (_REAL, "its value after the last epoch"),
-    "best_metric": (_REAL, "its best value over the epochs"),
+    "metric": (_REAL, "its value at the last evaluation"),
+    "best_metric": (_REAL, "its best value over the evaluations; nan if none was a number"),
     "noise_scale": (_REAL, "median over the curve, in examples; null if not measured"),
     "predicted_s": (_REAL, "wall_s of a run in one attempt, as predicted; null if not known"),
     "predicted_least_s": (_REAL, "9 of 10 runs are predicted to take at least this long"),
@@ -82,7 +95,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "device_kind": (_TEXT, "cpu, or the name of the GPU"),
     "guarantees": (
         _TEXT,
-        "those confirmed for the user's module, comma-separated; null for ours",
+        "those confirmed for the user's module or model, comma-separated; null for ours",
     ),
     "code_hash": (
         _TEXT,
@@ -105,38 +118,44 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
 CURVES: dict[str, tuple[pa.DataType, str]] = {
     "run_id": (_TEXT, "as in runs"),
     "attempt": (_COUNT, "as in runs"),
-    "epoch": (_COUNT, "completed epochs, 1-based"),
-    "step": (_COUNT, "optimizer steps taken by then"),
-    "realised_batch": (_COUNT, "examples of each optimizer step of the epoch, over all ranks"),
+    "epoch": (_COUNT, "completed epochs; 0 within the first"),
+    "step": (_COUNT, "optimizer steps taken by then: the key within a run"),
+    "realised_batch": (_COUNT, "examples of the optimizer step, over all ranks"),
     "examples_seen": (_COUNT, "examples of all steps by then"),
-    "lr": (_REAL, "learning rate of the epoch's last step, as realised"),
-    "train_loss": (_REAL, "mean over the epoch, nats per example"),
-    "train_accuracy": (_REAL, "mean over the epoch, 0 to 1"),
-    "val_loss": (_REAL, "after the epoch, nats per example"),
+    "lr": (_REAL, "learning rate of the last step, as realised"),
+    **SETTINGS,
+    "train_loss": (_REAL, "mean since the evaluation before, nats per example"),
+    "train_accuracy": (_REAL, "mean since the evaluation before, 0 to 1"),
+    "val_loss": (_REAL, "nats per example"),
     "val_accuracy": (
         _REAL,
-        "after the epoch, 0 to 1; nan for tasks without accuracy",
+        "0 to 1; nan for tasks without accuracy",
     ),
-    "distance_from_start": (_REAL, "norm of the weights minus the initial ones, after the epoch"),
+    "distance_from_start": (_REAL, "norm of the weights minus the initial ones"),
     "noise_scale": (
         _REAL,
-        "of the gradient over the epoch, in examples: variance of one example's gradient over the "
-        "squared norm of the mean one; null if not measured, infinite if there is only noise",
+        "of the gradient over the epoch so far, in examples: variance of one example's gradient "
+        "over the squared norm of the mean one; null if not measured, infinite if only noise",
     ),
+    "gradient_signal": (_REAL, "its denominator; null if not measured, as those that follow"),
+    "gradient_variance": (_REAL, "its numerator, of one example"),
+    "gradient_cosine": (_REAL, "mean over pairs of spans of the cosine of their gradients"),
+    "gradient_diversity": (_REAL, "of the spans (Yin 2018): 1 if orthogonal, 1 / spans if equal"),
+    "norm_test": (_REAL, "variance of the batch's gradient over its squared norm (Byrd 2012)"),
     "elapsed_s": (_REAL, "seconds of training and validation by then"),
 }
 
 METRICS: dict[str, tuple[pa.DataType, str]] = {
     "run_id": (_TEXT, "as in runs"),
     "attempt": (_COUNT, "as in runs"),
-    "epoch": (_COUNT, "completed epochs, 1-based"),
+    "epoch": (_COUNT, "completed epochs; 0 within the first"),
     "step": (_COUNT, "optimizer steps taken by then"),
     "name": (_TEXT, "as the module logged it"),
-    "value": (_REAL, "after the epoch"),
+    "value": (_REAL, "at the evaluation"),
 }
 
 #: Columns added later, which files of earlier versions lack.
-LATER = frozenset({"energy_kwh"})
+LATER = frozenset({"energy_kwh", "tokens_per_example", *SETTINGS, *NOISE_COLUMNS[1:]})
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.
 TABLES = {"runs": RUNS, "curves": CURVES, "metrics": METRICS}

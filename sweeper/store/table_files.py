@@ -57,7 +57,11 @@ def open_table(path: Path) -> pq.ParquetFile:
     if stated != found and stated.startswith(_MARK):
         msg = "its footer does not match its checksum"
         raise ValueError(msg)
-    return pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+    # Not Python's memory: a thread of Arrow that frees it while Python exits aborts the process
+    # (apache/arrow#34314).
+    arrows = pa.allocate_buffer(len(content))
+    memoryview(arrows).cast("B")[:] = content
+    return pq.ParquetFile(pa.BufferReader(arrows), page_checksum_verification=True)
 
 
 _MARK = b"sweeper "

@@ -42,7 +42,7 @@ class PointStudy:
                 study_name=name,
                 storage=storage,
                 sampler=settings.new_sampler(0),
-                pruner=settings.new_pruner(),
+                pruner=optuna.pruners.NopPruner(),
                 direction="maximize" if settings.objective.mode == "max" else "minimize",
                 load_if_exists=True,
             )
@@ -132,16 +132,6 @@ class PointStudy:
                 assert isinstance(chosen, CategoricalDistribution)
                 trial.suggest_categorical(key, chosen.choices)
 
-    def report(self, trial: optuna.Trial, value: float, epoch: int) -> None:
-        """Report a trial's value after an epoch to the pruner, unless it has that already."""
-        if epoch not in self.trials()[trial.number].intermediate_values:
-            trial.report(value, epoch)
-
-    def should_prune(self, trial: optuna.Trial) -> bool:
-        """Whether the pruner would stop a trial."""
-        with _ignore_warnings():
-            return trial.should_prune()
-
     def tell(self, trial: optuna.Trial, row: Mapping[str, Any]) -> bool:
         """Give a trial the result of its ended run, or the worst if that diverged.
 
@@ -166,7 +156,7 @@ class PointStudy:
         reason: str,
         value: float | None = None,
     ) -> None:
-        """Record how a trial ended: why it failed or was pruned, or its value."""
+        """Record how a trial ended: why it failed, or its value."""
         trial.set_user_attr(OUTCOME_KEY, outcome)
         if reason:
             trial.set_user_attr(REASON_KEY, reason)

@@ -1,4 +1,4 @@
-"""Ask and tell: turns trials into runs, and gives curves to the pruner and results to the study."""
+"""Ask and tell: turns trials into runs, and gives their results to the study."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,9 +11,8 @@ from optuna.trial import TrialState
 from sweeper.planning.plan import Event, Task, claim_tasks, plan
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
-from sweeper.store.attempt import Attempt, End
+from sweeper.store.attempt import End
 from sweeper.store.ledger import Ledger
-from sweeper.store.row import epoch_value
 from sweeper.tuning.point_study import RUNS_KEY, PointStudy
 from sweeper.tuning.space import format_override
 
@@ -23,46 +22,29 @@ ConfigsOf = Callable[[Sequence[str]], Iterator[Mapping[str, Any]]]
 
 @dataclass(slots=True, kw_only=True)
 class _RunningTrial:
-    """A trial whose run has not ended.
+    """A trial whose run has not ended."""
 
-    Attributes:
-        study: that asked for it.
-        trial: Optuna's own.
-        spec: its run, which may be that of other trials too.
-        reported: epochs that the pruner has seen.
-        pruned: why the pruner has stopped it; empty if it has not.
-    """
-
-    study: PointStudy
-    trial: optuna.Trial
-    spec: RunSpec
-    reported: int = 0
-    pruned: str = ""
+    study: PointStudy  # that asked for it
+    trial: optuna.Trial  # Optuna's own
+    spec: RunSpec  # its run, which may be that of other trials too
 
 
 @dataclass(kw_only=True)
 class Tuner:
-    """The studies of a command.
-
-    `n_trials` and `max_concurrent` (trials at a time) are per study; a command makes up to
-    `max_attempts` at a run without a result; `code` says what to do with runs trained with other
-    sources. `configs_of` gives the configs that overrides select; `expect` is called with the run
-    of a trial and its status so far, `say` with a line about each trial that ends.
-    """
+    """The studies of a command."""
 
     studies: Sequence[PointStudy]
-    n_trials: int
-    max_concurrent: int
-    max_attempts: int
-    code: str | None
+    n_trials: int  # of each study
+    max_concurrent: int  # trials of each study at a time
+    max_attempts: int  # of this command, at a run without a result
+    code: str | None  # what to do with runs trained with other sources
     configs_of: ConfigsOf
     ledger: Ledger
-    expect: Callable[[RunSpec, str], None]
-    say: Callable[[str], None]
+    expect: Callable[[RunSpec, str], None]  # called with the run of a trial, and its status
+    say: Callable[[str], None]  # called with a line about each trial that ends
     _running: list[_RunningTrial] = field(default_factory=list)
     _ready: dict[str, Task] = field(default_factory=dict)
     _started: set[str] = field(default_factory=set)
-    _attempts: dict[str, Attempt] = field(default_factory=dict)
     _ends_without_result: Counter[str] = field(default_factory=Counter)
     _has_stopped: bool = False
 
@@ -85,14 +67,9 @@ class Tuner:
                 return
 
     def handle(self, event: Event) -> None:
-        """End trials whose runs have ended, and stop those that the pruner rejects."""
-        for attempt in (*event.began, *event.elsewhere):
-            self._attempts[attempt.spec.run_id] = attempt
+        """End trials whose runs have ended."""
         for run_id, end in event.ended.items():
             self._handle_end(run_id, end)
-        for running in list(self._running):
-            if running.study.settings.is_pruned and not running.pruned:
-                self._prune(running)
 
     def _next_study(self) -> PointStudy | None:
         """The study with trials left that has the fewest running, then the fewest started."""
@@ -130,7 +107,7 @@ class Tuner:
         self._started.discard(run_id)
         self._ends_without_result[run_id] += not end.outcome.is_result
         for running in [r for r in self._running if r.spec.run_id == run_id]:
-            if end.outcome.is_result or running.pruned:
+            if end.outcome.is_result:
                 self._finish(running)
             elif self._ends_without_result[run_id] < self.max_attempts:
                 task = Task(spec=running.spec, number=self.ledger.last_attempt(run_id) + 1)
@@ -147,41 +124,11 @@ class Tuner:
         if run_id in self._started or run_id in self._ready:
             return
         row = self.ledger.measured({run_id}, [study.settings.objective.column]).get(run_id)
-        if study.settings.is_pruned:
-            list(self._report(running))  # up to its last epoch
         self._running.remove(running)
         if row is None or not Outcome(row["outcome"]).is_result:
-            reason = running.pruned or "stopped before its end"
-            study.record_end(trial, TrialState.PRUNED, "pruned", reason)
+            study.record_end(trial, TrialState.FAIL, "failed", "stopped before its end")
         elif not study.tell(trial, row) and not study.trials(TrialState.COMPLETE):
             self._has_stopped = True
         self.say(study.describe_trial(trial.number))
         if self._has_stopped:
             self.say("No further trials are started: the others would not be measured either.")
-
-    def _prune(self, running: _RunningTrial) -> None:
-        """Stop a trial that the pruner rejects, and its run unless another trial needs it."""
-        run_id, study, number = running.spec.run_id, running.study, running.trial.number
-        for epoch in self._report(running):
-            if epoch < running.spec.epochs and study.should_prune(running.trial):
-                running.pruned = f"pruned after epoch {epoch}, as trial {number} of {study.name}"
-                same_run = [other for other in self._running if other.spec.run_id == run_id]
-                if not all(other.pruned for other in same_run):
-                    return
-                if run_id in self._started and run_id in self._attempts:
-                    self._attempts[run_id].request_cancel(running.pruned)
-                elif self._ready.pop(run_id, None):
-                    for other in same_run:
-                        self._finish(other)
-                return
-
-    def _report(self, running: _RunningTrial) -> Iterator[int]:
-        """Report to the pruner, in order, the epochs that a trial's run has completed."""
-        column, run_id = running.study.settings.objective.column, running.spec.run_id
-        attempt = self._attempts.get(run_id)
-        curve = attempt.curve() if attempt else self.ledger.curve(run_id, column)
-        for epoch in range(running.reported, len(curve)):
-            if (value := epoch_value(curve[epoch], column)) is not None:
-                running.study.report(running.trial, value, epoch + 1)
-            running.reported = epoch + 1
-            yield epoch + 1

@@ -36,12 +36,38 @@ def call_before_steps(precision_plugin: Any, then: Callable[[], None]) -> None:
     precision_plugin._after_closure = after_closure
 
 
-def validate_after_last_step(trainer: pl.Trainer) -> None:
-    """Validate after the last step of an epoch, however many it has.
-
-    `Trainer.val_check_batch` is set from the first epoch's length; the batch may grow.
-    """
+def never_validate(trainer: pl.Trainer) -> None:
+    """Validate after no micro-batch, until `validate_after` has said after which."""
     trainer.val_check_batch = float("inf")
+
+
+def validate_after(trainer: pl.Trainer, batch_idx: int, *, is_due: bool) -> None:
+    """Say, before a 0-based micro-batch of an epoch, whether Lightning validates after it.
+
+    `Trainer.val_check_batch`: it validates after micro-batches that are multiples of this number.
+    """
+    trainer.val_check_batch = batch_idx + (1 if is_due else 2)
+
+
+def is_validated(trainer: pl.Trainer) -> bool:
+    """Whether the last micro-batch was one to validate after."""
+    return trainer.val_check_batch == trainer.fit_loop.batch_idx + 1
+
+
+def call_after_micro_batch(trainer: pl.Trainer, then: Callable[[], None]) -> None:
+    """Have a function called after each micro-batch, its hooks and any validation after it.
+
+    `_TrainingEpochLoop.on_advance_end`: no public hook comes after a validation has given back the
+    training mode.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    own = loop.on_advance_end
+
+    def on_advance_end(data_fetcher: Any) -> None:
+        own(data_fetcher)
+        then()
+
+    loop.on_advance_end = on_advance_end
 
 
 def set_global_step(trainer: pl.Trainer, steps: int) -> None:
@@ -55,8 +81,11 @@ def set_epoch_progress(checkpoint: Mapping[str, Any], taken: int) -> None:
 
     Lightning counts the last when it resumes, so one micro-batch fewer is completed.
     """
-    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["current"]
+    loop = checkpoint["loops"]["fit_loop"]
+    progress, total = (loop["epoch_loop.batch_progress"][key] for key in ("current", "total"))
     progress.update(ready=taken, started=taken, processed=taken, completed=taken - 1)
+    total["completed"] = total["processed"] - 1
+    loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
 
 
 def load_data_within(

@@ -1,4 +1,4 @@
-"""torch and torchmetrics: operations on lists of tensors, fake tensors, DDP, loaders, metrics."""
+"""torch and torchmetrics: fake tensors, DDP, loaders, metrics."""
 
 # pyright: reportPrivateUsage=false
 
@@ -23,20 +23,6 @@ from torchmetrics import Metric
 
 __all__ = ["TorchDispatchMode", "tree_leaves", "tree_map_only"]
 
-# A kernel for all tensors of a list, not a kernel for each; torch's own optimizers use them.
-foreach_add_ = torch._foreach_add_
-foreach_addcmul_ = torch._foreach_addcmul_
-foreach_clamp_max_ = torch._foreach_clamp_max_
-foreach_clamp_min_ = torch._foreach_clamp_min_
-foreach_div = torch._foreach_div
-foreach_div_ = torch._foreach_div_
-foreach_lerp_ = torch._foreach_lerp_
-foreach_mul = torch._foreach_mul
-foreach_mul_ = torch._foreach_mul_
-foreach_norm = torch._foreach_norm
-foreach_sqrt = torch._foreach_sqrt
-foreach_sub = torch._foreach_sub
-
 
 def is_in_backward() -> bool:
     """Whether a backward pass is running: activation checkpointing repeats forward passes in it.
@@ -44,6 +30,22 @@ def is_in_backward() -> bool:
     `torch._C._current_graph_task_id`; torch's own checkpointing uses it.
     """
     return torch._C._current_graph_task_id() != -1
+
+
+def converts_numbers(loss: Tensor) -> bool:
+    """Whether a gradient passes through numbers of another kind, as where a model has `.float()`.
+
+    `ToCopyBackward0` is autograd's name of such a step.
+    """
+    seen, left = set[object](), [loss.grad_fn]
+    while left:
+        step = left.pop()
+        if step is not None and step not in seen:
+            seen.add(step)
+            left += [before for before, _ in step.next_functions]
+            if step.name() == "ToCopyBackward0":
+                return True
+    return False
 
 
 def lazy_target(layer: nn.Module) -> type[nn.Module] | None:

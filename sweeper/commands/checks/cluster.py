@@ -30,8 +30,8 @@ def cluster_checks(*, devices: int) -> Iterator[Check]:
         remedy = "Nothing can be submitted now; see `scontrol ping`."
         yield warning("SLURM", "the controller does not respond", remedy)
         return
+    yield good("SLURM", "its controller responds")
     yield from config_checks(config)
-    yield from partition_checks(run_program("sinfo", "--noheader", "--format=%P %a %l %D %c %m %G"))
 
 
 def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Check]:
@@ -55,11 +55,6 @@ def job_checks(environment: Mapping[str, str], *, devices: int) -> Iterator[Chec
 
 def config_checks(config: str) -> Iterator[Check]:
     """The settings of the cluster that matter to sweeps."""
-    largest = config_value("MaxArraySize", config) or "unknown"
-    yield good("MaxArraySize", f"{largest}: larger sweeps are split into several arrays")
-    accounting = config_value("AccountingStorageType", config) or ""
-    keeps = "none" not in accounting and accounting
-    yield good("accounting", "is kept" if keeps else "is not kept (no sacct): not needed")
     if config_value("JobRequeue", config) == "0":
         remedy = "sweeper's jobs request it; if they are still not requeued, repeat the command."
         yield warning("requeue", "is off by default (JobRequeue=0)", remedy)
@@ -67,15 +62,3 @@ def config_checks(config: str) -> Iterator[Check]:
     if wait.isdigit() and int(wait) < _DEFAULT_KILL_WAIT_S:
         remedy = f"Set hydra.launcher.term_grace_s below {max(0, int(wait) - 10)}."
         yield warning("KillWait", f"{wait} s between SIGTERM and SIGKILL", remedy)
-
-
-def partition_checks(listed: str | None) -> Iterator[Check]:
-    """Which partitions take jobs."""
-    for line in (listed or "").splitlines():
-        name, available, limit, nodes, cpus, memory, gpus = line.split(maxsplit=6)
-        about = f"{nodes} nodes of {cpus} CPUs, {memory} MiB, GPUs {gpus}; limit {limit}"
-        if available == "up":
-            yield good(f"partition {name}", about)
-        else:
-            remedy = "Choose another partition for now."
-            yield warning(f"partition {name}", f"is {available}", remedy)

@@ -1,4 +1,4 @@
-"""Python, torch and driver, devices, shared memory, network interface of this machine."""
+"""Torch and driver, devices, shared memory, network interface of this machine."""
 
 import json
 import os
@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +17,36 @@ from sweeper.launch.local.slots import query_gpus
 
 _GIB = 2**30
 _SMALLEST_SHM_GIB = 1.0
+_MALICIOUS = {"2.6.2", "2.6.3"}  # of lightning, April 2026; pytorch-lightning was clean
 _TORCH_TIMEOUT_S = 120
 _ASK_TORCH = (
-    "import json, torch, torch.distributed as dist;"
+    "import json, torch;"
     "print(json.dumps({'version': torch.__version__, 'cuda': torch.version.cuda,"
-    "'available': torch.cuda.is_available(), 'count': torch.cuda.device_count(),"
-    "'gloo': dist.is_gloo_available(), 'nccl': dist.is_nccl_available()}))"
+    "'available': torch.cuda.is_available(), 'count': torch.cuda.device_count()}))"
 )
 
 
 def machine_checks(*, devices: int) -> Iterator[Check]:
     """Check this machine."""
-    yield python_check(sys.version_info[:2])
+    yield from lightning_checks()
     driver = next(iter(query_gpus("driver_version")), None)
     yield from torch_checks(_ask_torch(), devices=devices, driver=driver)
     yield shared_memory_check(Path("/dev/shm"))
     yield from interface_checks(dict(os.environ), hostname=socket.gethostname())
 
 
-def python_check(version: tuple[int, int]) -> Check:
-    """Python 3.11 to 3.13: Hydra 1.3 breaks on 3.14."""
-    text = ".".join(map(str, version))
-    if (3, 11) <= version < (3, 14):
-        return good("Python", text)
-    return broken("Python", text, "Use Python 3.11, 3.12 or 3.13.")
+def lightning_checks() -> Iterator[Check]:
+    """Name the malicious releases; only the metadata is read, as an import would start them.
+
+    Source: the advisory GHSA-w37p-236h-pfx3.
+    """
+    with suppress(PackageNotFoundError):
+        if (found := version("lightning")) in _MALICIOUS:
+            yield broken(
+                "lightning",
+                f"{found} is a malicious release, which takes credentials when it is imported",
+                "Uninstall it, and replace the passwords, tokens and keys that this machine knew.",
+            )
 
 
 def _ask_torch() -> dict[str, Any] | str:
@@ -63,9 +71,6 @@ def torch_checks(
         yield broken("torch", f"does not start: {torch}", "Reinstall it for this machine.")
         return
     yield good("torch", f"{torch['version']}, CUDA {torch['cuda'] or 'none'}")
-    remedy = "Ranks{} need it: install another build of torch."
-    if not torch["gloo"]:
-        yield broken("gloo", "is not in this build of torch", remedy.format(""))
     if driver is None:
         yield good("GPUs", "no NVIDIA driver: runs train on the CPU")
         return
@@ -79,8 +84,6 @@ def torch_checks(
         yield broken("GPUs", found, "Request fewer devices, or a node (or a job) with more GPUs.")
     else:
         yield good("GPUs", f"{torch['count']}, driver {driver}")
-    if not torch["nccl"]:
-        yield broken("NCCL", "is not in this build of torch", remedy.format(" on GPUs"))
 
 
 def shared_memory_check(folder: Path) -> Check:

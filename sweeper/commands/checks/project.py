@@ -1,48 +1,67 @@
 """A user's module and data: what a run can promise of them, and why not the rest."""
 
+import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from sweeper.commands.checks.check import Check, Severity, broken, good, warning
-from sweeper.commands.project_facts import check_config, fill_config, find_facts
+from sweeper.commands.project_facts import (
+    add_facts,
+    check_config,
+    count_examples,
+    fill_config,
+    find_facts,
+    has_own_code,
+)
 from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
-from sweeper.spec.config import is_ours
+from sweeper.planning.plan import plan
 from sweeper.spec.guarantee_names import FIXED_BATCHNORM
-from sweeper.spec.run_spec import run_spec
+from sweeper.spec.sentences import several
+from sweeper.spec.values import LARGEST
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
+from sweeper.store.ledger import Ledger
 
 _REFUSED = "A sweep would be refused with the same sentence."
 
 
-def project_checks(config: Mapping[str, Any]) -> Iterator[Check]:
+def project_checks(config: Mapping[str, Any], *, has_batch: bool = True) -> Iterator[Check]:
     """Examine the module and the data of a config, without relying on stored facts.
 
+    Without a batch of the user's choice, one that few data have is taken, and named.
     ValueError if a value is wrong, or the module is our own, for which all guarantees hold.
     """
+    (config,) = count_examples([config])
     check_config(config)
     target = config["module"]["_target_"]
-    if is_ours(target):
+    ledger = Ledger.from_setting(config["results"])
+    if not has_own_code(config["module"], config.get("model")):
+        plan(add_facts([config], ledger.results), ledger)  # what else is wrong comes first
         msg = (
-            f"doctor must be given a module of your own; got module._target_={target}, for which "
-            "all guarantees hold. Write module._target_=package.Class, or leave out the overrides "
-            "to check this machine."
+            f"doctor must be given a module or a model of your own; got module._target_={target} "
+            "with a model of ours, for which all guarantees hold. Write module._target_=package."
+            "Class or model._target_=package.Class, or leave out the overrides to check this "
+            "machine."
         )
         raise ValueError(msg)
     try:
-        (facts,) = find_facts([dict(config)], Path(config["results"]))
+        (facts,) = find_facts([dict(config)], ledger.results)
     except ValueError as error:
         yield broken("module and data", str(error), _REFUSED)
         return
     found = f"{facts['num_train_examples']:,} training examples"
     if facts.get("is_iterable"):
-        found += ", iterable only: trained on one rank, in their own order"
+        most = facts.get("most_ranks", 1)
+        found += ", iterable only: trained in their own order"
+        found += f", on at most {several(most, 'rank')}" * (most < LARGEST)
         yield warning("data", found, "Give the data set a length and indices.")
     else:
         yield good("data", found)
+    if not has_batch and (few := facts["num_train_examples"]) < config["batch"]:
+        config["batch"] = 1 << few.bit_length() - 1
+        yield good("batch", f"{config['batch']} is checked, as the default is more than the data")
     try:
-        run_spec(fill_config(dict(config), facts))
+        plan([fill_config(dict(config), facts)], ledger)
     except ValueError as error:
         yield broken("config", str(error), _REFUSED)
     else:
@@ -65,8 +84,10 @@ def _first_steps_check(config: Mapping[str, Any], facts: Mapping[str, Any]) -> C
         is_given = config["metric_mode"] is not None
         remedy = "A sweep needs its name: metric=NAME metric_mode=max, or min."
         return (broken if is_given else warning)("metric", why.removeprefix("ValueError: "), remedy)
+    if refused := re.match(r"(?:ValueError|\S+BatchContractBroken): (?!.*, line \d+$)", why):
+        return broken("first steps", f"sweeper cannot train it, because {why[refused.end() :]}", "")
     if why:
-        return broken("first steps", why, "Runs on a CPU fail as well: correct it.")
+        return broken("first steps", why, "A run on this machine's CPU may fail in the same way.")
     return good("first steps", "a few steps and an evaluation after them raise nothing")
 
 

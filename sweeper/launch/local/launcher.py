@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sweeper.launch.first_ends import FirstEnds
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
+from sweeper.launch.local.free_gpus import find_free_gpus
 from sweeper.launch.local.interrupts import catch_signals, defer_signals
 from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine, Slots
@@ -47,6 +48,7 @@ def run_here(
     may_start: Callable[[], bool] = lambda: True,
     ranks: Ranks | None = None,
     refuse_early: bool = True,
+    leave_occupied: bool = False,
 ) -> Generator[Event]:
     """Execute all runs, publishing each attempt's row as it ends.
 
@@ -63,6 +65,7 @@ def run_here(
         ranks: where ranks are started; None for this machine.
         refuse_early: whether to refuse all if this machine lacks something that a run needs; else
             such runs end as failed.
+        leave_occupied: whether GPUs that other processes use are left to them.
 
     Raises:
         ValueError: if a layout is not available or this machine lacks something.
@@ -73,6 +76,10 @@ def run_here(
         ranks.check(task.spec)
     if refuse_early:
         check_ready((task.spec.config for task in known), machine)
+    if leave_occupied:
+        needs = [t.spec.config.devices for t in known if t.spec.config.accelerator != "cpu"]
+        wait = any(task.spec.config.wait_for_gpu for task in known)
+        machine = yield from find_free_gpus(machine, max(needs, default=0), wait=wait)
     configs = [task.spec.config for task in known[:1]]
     groups = [group for c in configs for group in (c.module, c.data, c.model) if group]
     open_fork_server([group.target for group in groups])
@@ -213,9 +220,6 @@ class _Runs:
                     kill_processes(run.processes)
                     self._forget_running(attempt)
                     self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number + 1))
-                elif (reason := attempt.cancel_reason()) is not None:  # as of a pruned trial
-                    kill_processes(run.processes)
-                    self._publish(attempt, End(outcome=Outcome.PREEMPTED, reason=reason))
             self._follow_remote_runs()
         for run in list(self._running):
             if end := collect_end(run, self.why_stopped):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ _OTHER_GPUS = Path("/dev/kfd")  # AMD's, which nvidia-smi does not list
 def check_ready(configs: Iterable[RunConfig], machine: Machine) -> None:
     """Refuse runs that could not take their first step on this machine.
 
-    Raises:
-        ValueError: with a line for each thing that is missing.
+    ValueError with a line for each thing that is missing.
     """
     has_gpu = bool(machine.gpus) or machine.device.kind != CPU.kind
     missing: dict[str, None] = {}
@@ -39,11 +39,14 @@ def check_ready(configs: Iterable[RunConfig], machine: Machine) -> None:
         raise ValueError("\n".join(missing))
 
 
-def has_data(config: RunConfig) -> bool:
-    """Whether a run's data are here, without a download; a user's own were loaded before."""
-    if not is_ours(config.data.target):
-        return True
-    group = config.data.group
+def has_data(data: Mapping[str, Any]) -> bool:
+    """Whether the data of a group are here, without a download; a user's own were loaded before."""
+    return not is_ours(data["_target_"]) or _has_files(json.dumps(data))
+
+
+@cache
+def _has_files(data: str) -> bool:
+    group = json.loads(data)
     try:
         count_data({**group, "download": False} if "download" in group else group)
     except (ValueError, OSError):
@@ -69,8 +72,7 @@ def _check_device(accelerator: str, devices: int, machine: Machine, *, has_gpu: 
 def count_data(group: Mapping[str, Any]) -> dict[str, Any]:
     """The config group of a data set, with counts that are null replaced by those of its files.
 
-    Raises:
-        ValueError: if files are missing, or the stated counts differ from theirs.
+    ValueError if files are missing, or the stated counts differ from theirs.
     """
     if "root" not in group:  # no file is read
         return dict(group)

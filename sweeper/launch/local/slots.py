@@ -35,15 +35,15 @@ class Slots:
     """The slots of a machine; runs take a slot and return it."""
 
     machine: Machine
-    _taken: dict[str, tuple[int, Sequence[str]]] = field(
+    _taken: dict[str, tuple[int, Sequence[str]]] = field(  # by run id: threads and GPUs
         default_factory=dict[str, tuple[int, Sequence[str]]]
-    )  # by run id: threads and GPUs
+    )
 
     @property
     def has_room(self) -> bool:
         """Whether there is room for the smallest run."""
         on_gpus = bool(self.machine.gpus)
-        return not self._taken or self._fits(0 if on_gpus else 1, int(on_gpus))
+        return not self._taken or self._fits(int(not on_gpus), int(on_gpus))
 
     def take(self, spec: RunSpec) -> Mapping[str, str] | None:
         """Take room for a run: the variables that it needs, or None if there is no room now.
@@ -91,25 +91,17 @@ def find_device(*, runs: int) -> Device:
     """The device that runs train on here: the first GPU, or the CPU if there is none."""
     for line in query_gpus("name,memory.total"):
         kind, _, memory_mib = line.rpartition(",")
-        known = memory_mib.strip().isdecimal()
-        return Device(
-            kind=kind.strip() or "gpu",
-            memory_gib=int(memory_mib) / 1024 if known else None,
-            runs=runs,
-        )
+        memory_gib = int(memory_mib) / 1024 if memory_mib.strip().isdecimal() else None
+        return Device(kind=kind.strip() or "gpu", memory_gib=memory_gib, runs=runs)
     return CPU
 
 
 def query_gpus(query: str) -> list[str]:
     """The lines that the driver's own tool prints, a line per GPU; empty without that tool."""
     try:
-        listed = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=30,
-        )
+        command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+        return subprocess.check_output(
+            command, text=True, stderr=subprocess.DEVNULL, timeout=30
+        ).splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
-    return listed.stdout.splitlines()

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from sweeper.store.step_progress import read_step_progress
 _LEAST_S, _MOST_S = 6.0, 60.0
 _EPOCHS = 2  # with the evaluation between them
 _READ = (
-    "accumulation_steps", "epochs_completed", "steps", "train_s", "start_s", "wall_s",
+    "accumulation_steps", "steps_per_epoch", "steps", "train_s", "start_s", "wall_s",
     "device_kind",
 )  # fmt: skip
 
@@ -32,8 +31,7 @@ _READ = (
 def probe_times(specs: Sequence[RunSpec], results: Path, machine: Machine) -> list[str]:
     """Time each kind of these runs and store the timings; a sentence for each that failed.
 
-    Raises:
-        ValueError: if they cannot run on this machine.
+    ValueError if they cannot run on this machine.
     """
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger(Path(folder))
@@ -67,17 +65,15 @@ def _choose_probes(specs: Sequence[RunSpec], machine: Machine) -> list[RunSpec]:
     ]
 
 
-@dataclass(slots=True)
 class _Probes:
     """The running probes, and the timings of those that have ended."""
 
-    ledger: Ledger
-    timings: dict[tuple[str, str], list[Timing]] = field(
-        default_factory=lambda: defaultdict[tuple[str, str], list[Timing]](list)
-    )
-    failures: list[str] = field(default_factory=list[str])
-    _running: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
-    _began_at: dict[str, float] = field(default_factory=dict[str, float])
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.timings: dict[tuple[str, str], list[Timing]] = defaultdict(list)
+        self.failures: list[str] = []
+        self._running: dict[str, Attempt] = {}
+        self._began_at: dict[str, float] = {}
 
     def handle(self, event: Event) -> None:
         """Process an event, and stop the probes that have trained for long enough."""
@@ -85,17 +81,17 @@ class _Probes:
         for run_id, end in event.ended.items():
             if (attempt := self._running.pop(run_id, None)) is None:
                 continue  # Ctrl-C came while it began
-            row, timing = self.ledger.rows({run_id}, _READ)[run_id], None
+            row, timing = self._ledger.rows({run_id}, _READ)[run_id], None
             if end.outcome == Outcome.FINISHED:
                 timing = row_timing(row)
             elif end.outcome == Outcome.PREEMPTED:
                 timing = _timing_so_far(attempt, row["start_s"])
+            spec = attempt.spec
             if timing:
-                spec = attempt.spec
                 kind = time_kind(spec.config.resolved, spec.split.micro_batch)
                 self.timings[kind, row["device_kind"]].append(timing)
             else:
-                self.failures.append(f"{attempt.spec.point} could not be timed: {end.reason}")
+                self.failures.append(f"{spec.point} could not be timed: {end.reason}")
         for run_id, attempt in self._running.items():
             if progress := read_step_progress(attempt.folder):
                 trained_s = time.monotonic() - self._began_at.setdefault(run_id, time.monotonic())

@@ -15,16 +15,12 @@ _SMALLEST_MAX_ARRAY_SIZE = 1001  # SLURM's own default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """An element of a job array in the queue, or a single job.
-
-    `index` is 0 for a single job, `state` is SLURM's short code (PD, R, CG, ...), `reason` is why
-    it waits.
-    """
+    """An element of a job array in the queue, or a single job."""
 
     job: str
-    index: int
-    state: str
-    reason: str
+    index: int  # 0 for a single job
+    state: str  # SLURM's short code: PD, R, CG, ...
+    reason: str  # why it waits
     comment: str
 
 

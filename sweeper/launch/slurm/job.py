@@ -8,30 +8,30 @@ import json
 import os
 import shutil
 import signal
-import time
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from types import FrameType
 
-from sweeper.launch.first_ends import SharedFirstEnds
-from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine, inspect_machine
+from sweeper.launch.queue.queue_worker import FirstSignal, Worker
+from sweeper.launch.ranks import Running, WhyStopped
 from sweeper.launch.slurm import commands
-from sweeper.launch.slurm.nodes import SrunRanks
-from sweeper.launch.slurm.tickets import MAY_GO_ON, Ticket, Tickets
+from sweeper.launch.slurm.rank import END_RANKS
+from sweeper.launch.tickets import Tickets
 from sweeper.planning.plan import Event, LazyTasks, Task
-from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
-from sweeper.spec.run_spec import run_spec
+from sweeper.spec.outcomes import CUT_SHORT, DONE, RUN_FAILED, Outcome
+from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.values import Count, NotNegative, Settings
-from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
+from sweeper.store.attempt import Attempt, End, Open, attempt_state, end_from_record
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import read_mapping
 
-#: Exit code of a job that a signal ended before its runs had results (EX_TEMPFAIL of sysexits.h).
-CUT_SHORT_EXIT = 75
-
 _JOB_FILE = "slurm.json"
+_SRUN_LOG, _SRUN_GRACE_S = "srun.txt", 5.0
+_BY_SIGNAL, _FROM_OUTSIDE = 128, {9: "SIGKILL", 15: "SIGTERM"}
 _NO_SCONTROL = ", and scontrol, which would requeue it, is not available (repeat the command)"
 _NOT_REQUEUED = (
     "The job must be requeued to resume; scontrol could not requeue it. Repeat the command: it "
@@ -54,45 +54,26 @@ class JobPolicy(Settings):
     pulling_jobs: Count | None
 
 
-def run_element(results: str, submission: str, run_ids: Sequence[str], policy: JobPolicy) -> None:
+def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None:
     """Execute a job on its first node; called by submitit. SystemExit with the job's exit code."""
     signals = FirstSignal()
     for number in (signal.SIGUSR1, signal.SIGTERM):  # the ranks, signalled too, ignore SIGTERM
         signal.signal(number, signals.record)
-    raise SystemExit(Job(Ledger(Path(results)), submission, policy, signals).run(run_ids))
+    raise SystemExit(Job(Ledger(Path(results)), policy, signals).run(run_ids))
 
 
-class FirstSignal:
-    """The first signal from SLURM: SIGUSR1 before the time limit, SIGTERM if it ends the job."""
-
-    def __init__(self) -> None:
-        self.number: signal.Signals | None = None
-        self.at = 0.0
-
-    def record(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler."""
-        del frame
-        if self.number is None:
-            self.number, self.at = signal.Signals(number), time.monotonic()
-
-
-class Job:
+class Job(Worker):
     """The job of this process, an element of a submission's array."""
 
-    def __init__(
-        self, ledger: Ledger, submission: str, policy: JobPolicy, signals: FirstSignal
-    ) -> None:
-        self._ledger, self._policy, self._signals = ledger, policy, signals
-        self._tickets = Tickets(ledger)
-        self._first_ends = SharedFirstEnds(self._tickets.folder / submission / "first_ends")
+    def __init__(self, ledger: Ledger, policy: JobPolicy, signals: FirstSignal) -> None:
+        say = partial(print, flush=True)  # into the job's log
+        super().__init__(ledger, Tickets(ledger), signals, say)
+        self._policy = policy
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         #: The job's id for SLURM's programs; for an array element, the array's and its index.
         self._id = (
             f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
         )
-        self._running: dict[str, Attempt] = {}
-        self._started: set[str] = set()
-        self._stopping: set[str] = set()
 
     def run(self, run_ids: Sequence[str]) -> int:
         """Execute the runs that have not ended; return the exit code."""
@@ -100,101 +81,41 @@ class Job:
         try:
             known = list(islice(found, 1) if self._policy.pulling_jobs else found)
         except ValueError as error:
-            print(error, flush=True)  # noqa: T201  into the job's log
+            self._say(str(error))
             return RUN_FAILED
         if not known:
             return self._exit_code(run_ids)
-        if why := self._first_ends.why_stop:
-            for task in known:  # their rows say why, and repeating the command resubmits them
-                if attempt := Attempt.begin(task.spec, self._ledger, task.number):
-                    attempt.end(End(outcome=Outcome.PREEMPTED, reason=why), self._ledger)
-                self._tickets.remove(task.spec.run_id)
-            return RUN_FAILED
-        is_alone = len(known) == 1 and not self._policy.pulling_jobs
-        name = known[0].spec.point.replace(" ", "_")
-        name += "" if is_alone else "_and_more"
+        policy, ranks, name = self._policy, None, known[0].spec.point.replace(" ", "_")
+        name += "_and_more" if policy.pulling_jobs or len(known) > 1 else ""
         commands.run_program("scontrol", "update", f"JobId={self._id}", f"JobName={name}")
-        policy, ranks = self._policy, None
         machine = inspect_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
         if known[0].spec.config.num_nodes > 1:  # one after the other, each on all nodes
             machine, ranks = Machine(cores=1, jobs=1, device=machine.device), SrunRanks()
-        events = run_here(
-            LazyTasks(known, chain(known, found)),
-            self._ledger,
-            machine,
-            why_stopped=self._why_stopped,
-            may_start=lambda: self._signals.number is None,
-            ranks=ranks,
-            refuse_early=False,  # a run that cannot start gets a row
-        )
-        for event in events:
-            self._handle(event)
-            if self._must_stop():
-                events.close()
-                break
+        self._train(LazyTasks(known, chain(known, found)), machine, ranks)
         return self._exit_code(run_ids)
 
     def _claim_tasks(self, run_ids: Sequence[str]) -> Iterator[Task]:
-        """The attempts to make, each determined when it is taken; no more if the first runs failed.
-
-        ValueError if a ticket was written by another version of this code.
-        """
+        """The attempts to make, each determined when it is taken."""
         numbers = self._tickets.latest_numbers()
         for run_id in run_ids:
             ticket = self._tickets.read(run_id, numbers[run_id]) if run_id in numbers else None
-            number = self._next_attempt(ticket) if ticket else None
-            if ticket is None or number is None:
-                continue
-            # the same run as was submitted: reading the ticket's spec checks its id
-            spec = run_spec(ticket.spec.config)
-            if self._started and self._first_ends.why_stop:
-                return
-            scratch = ticket.from_scratch and number == ticket.number
-            yield Task(spec=spec, number=number, from_scratch=scratch)
+            if ticket and (task := self._claim_task(ticket)):
+                yield task
 
-    def _next_attempt(self, ticket: Ticket) -> int | None:
-        """The attempt to make; None if the run has ended or another process is training it."""
-        run_id = ticket.run_id
-        number = max(ticket.number, self._ledger.last_attempt(run_id))
-        folder = self._ledger.attempt_folder(run_id, number)
-        if not folder.exists():
-            return number
-        state = attempt_state(self._ledger, run_id, number)
-        if state is Open.HELD and read_mapping(folder / _JOB_FILE).get("job") != self._id:
-            return None  # otherwise this job held it before SLURM requeued it
-        is_open = isinstance(state, Open)
-        end = recover_attempt(self._ledger, run_id, number) if is_open else state
-        if end and end.outcome not in MAY_GO_ON:
-            self._tickets.remove(run_id)
-            return None
-        return number + 1
+    def _held_before(self, folder: Path) -> bool:
+        return read_mapping(folder / _JOB_FILE).get("job") == self._id  # SLURM requeued this job
 
     def _handle(self, event: Event) -> None:
-        for text in event.said:
-            print(text, flush=True)  # noqa: T201  into the job's log
+        nodes = os.environ.get("SLURM_JOB_NODELIST", "")
         for attempt in event.began:
-            self._running[attempt.spec.run_id] = attempt
-            self._started.add(attempt.spec.run_id)
-            nodes = os.environ.get("SLURM_JOB_NODELIST", "")
             about = json.dumps({"job": self._id, "nodes": nodes})
             (attempt.folder / _JOB_FILE).write_text(about)
-        for run_id, end in event.ended.items():
-            if attempt := self._running.pop(run_id, None):
-                is_early = attempt.is_early_failure(end) and not attempt.spec.config.keep_going
-                self._first_ends.add(run_id, end.reason, is_early=is_early)
-            if end.outcome != Outcome.PREEMPTED or self._signals.number is None:
-                self._tickets.remove(run_id)
+        super()._handle(event)
 
-    def _must_stop(self) -> bool:
-        """After a signal, stop runs gracefully; True once all ended or the grace time is over."""
-        if self._signals.number is None:
-            return False
-        for run_id in self._running.keys() - self._stopping:
-            self._running[run_id].request_graceful_stop()
-            self._stopping.add(run_id)
+    @property
+    def _grace_s(self) -> float:
         by_term = self._signals.number == signal.SIGTERM
-        grace_s = self._policy.term_grace_s if by_term else self._policy.grace_s
-        return not self._running or time.monotonic() - self._signals.at > grace_s
+        return self._policy.term_grace_s if by_term else self._policy.grace_s
 
     def _why_stopped(self) -> str:
         if self._signals.number == signal.SIGUSR1:
@@ -210,6 +131,8 @@ class Job:
         ended = self._ledger.ended()
         ours = self._started if self._policy.pulling_jobs else run_ids
         outcomes = [ended[run_id].outcome for run_id in ours if run_id in ended]
+        if self._has_refused:
+            return RUN_FAILED
         if len(outcomes) == len(ours) and all(outcome.is_result for outcome in outcomes):
             return DONE
         if self._signals.number is None:
@@ -220,7 +143,7 @@ class Job:
             is_left = not self._tickets.latest_numbers().keys().isdisjoint(run_ids)
             if is_left and not commands.requeue_job(self._id):
                 print(_NOT_REQUEUED, flush=True)  # noqa: T201  into the job's log
-        return CUT_SHORT_EXIT
+        return CUT_SHORT
 
     def _give_up_if_stalled(self, run_id: str) -> None:
         """End a run as timed out if too many attempts in a row saved no step."""
@@ -228,18 +151,104 @@ class Job:
         state = attempt_state(self._ledger, run_id, last) if last else Open.ABANDONED
         if isinstance(state, Open) or state.outcome != Outcome.PREEMPTED:
             return
-        ticket = self._tickets.find(run_id)
-        attempts = [
-            Attempt.load(self._ledger, run_id, number)
-            for number in range(ticket.number if ticket and ticket.from_scratch else 1, last + 1)
-        ]
+        ticket, attempt = self._tickets.find(run_id), None
         stalled = furthest = 0
-        for attempt in attempts:
+        for number in range(ticket.number if ticket and ticket.from_scratch else 1, last + 1):
+            attempt = Attempt.load(self._ledger, run_id, number)
             steps = attempt.steps() if attempt else 0
             stalled = 0 if steps > furthest else stalled + 1
             furthest = max(furthest, steps)
-        most, latest = self._policy.attempts_without_step, attempts[-1]
-        if stalled >= most and latest:
+        most = self._policy.attempts_without_step
+        if stalled >= most and attempt:
             reason = f"no step was saved within the job's time limit in {most} attempts in a row"
-            latest.end(End(outcome=Outcome.TIMED_OUT, reason=reason), self._ledger)
+            attempt.end(End(outcome=Outcome.TIMED_OUT, reason=reason), self._ledger)
             self._tickets.remove(run_id)
+
+
+class SrunRanks:
+    """The ranks of a run on all nodes of this job."""
+
+    def check(self, spec: RunSpec) -> None:
+        """Accept any layout, as it was submitted; `start` compares it with what the job has."""
+
+    def start(self, attempt: Attempt, environment: Mapping[str, str]) -> Running:
+        """Start srun; ValueError if the job has fewer nodes than the run."""
+        del environment
+        asked = attempt.spec.config.num_nodes
+        given = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+        if asked > given:
+            msg = (
+                f"num_nodes must be the number of nodes in the job; got num_nodes={asked}, SLURM "
+                f"gave {given}. Remove nodes and ntasks from hydra.launcher.parameters: they "
+                "follow from num_nodes."
+            )
+            raise ValueError(msg)
+        return Running(attempt=attempt, processes=[_Srun(attempt)], failure=_explain_failure)
+
+
+class _Srun:
+    """The srun process, which ends when all ranks have ended or any has failed."""
+
+    sentinel = None
+
+    def __init__(self, attempt: Attempt) -> None:
+        config = attempt.spec.config
+        command = [
+            "srun",
+            f"--nodes={config.num_nodes}",
+            f"--ntasks={attempt.spec.split.world_size}",
+            f"--ntasks-per-node={config.devices}",
+            f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', config.threads)}",
+            "--distribution=block",
+            "--kill-on-bad-exit=1",
+            *(sys.executable, "-m", "sweeper.launch.slurm.rank", str(attempt.folder)),
+        ]
+        self._folder = attempt.folder
+        with (attempt.folder / _SRUN_LOG).open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=commands.drop_task_variables(os.environ),
+            )
+
+    @property
+    def exitcode(self) -> int | None:
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """End the ranks through srun, and by a file in case SLURM is already ending the job."""
+        if self.exitcode is None:
+            (self._folder / END_RANKS).touch()
+            self._process.terminate()
+
+    def join(self, timeout: float | None = None) -> None:
+        try:
+            self._process.wait(_SRUN_GRACE_S if timeout is None else timeout)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _explain_failure(run: Running, why_stopped: WhyStopped) -> End:
+    """The end of a run, from the first record that a rank left, or from what srun printed."""
+    (code,), attempt = run.codes, run.attempt
+    if first := attempt.first_record(range(attempt.spec.split.world_size)):
+        rank, record = first
+        end = end_from_record(record, why_stopped)
+        if end.outcome == Outcome.PREEMPTED:
+            return end
+        return End(outcome=end.outcome, reason=f"{end.reason} (rank {rank})")
+    printed = (attempt.folder / _SRUN_LOG).read_text(errors="replace").strip().splitlines()
+    # private: SLURM "oom-kill" or "oom_kill" in what srun prints
+    if any("oom" in line.lower().replace("-", "") for line in printed):
+        reason = "SLURM killed a rank that exceeded the job's memory"
+        return End(outcome=Outcome.OUT_OF_MEMORY, reason=reason)
+    number = (code or 0) - _BY_SIGNAL
+    if number in _FROM_OUTSIDE or number >= signal.SIGRTMIN:  # srun's own while a job is cancelled
+        name = _FROM_OUTSIDE.get(number, f"signal {number}")
+        reason = f"a rank was killed by {name} from outside"
+        return End(outcome=Outcome.PREEMPTED, reason=reason)
+    last = f": {printed[-1]}" if printed else ""
+    return End(outcome=Outcome.FAILED, reason=f"srun exited with {code or 0}{last}")

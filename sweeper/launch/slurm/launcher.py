@@ -5,7 +5,7 @@ ledger. It attaches to runs that already have a job and never submits them again
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from sweeper.launch.slurm.submit import (
     group_into_arrays,
     submit,
 )
-from sweeper.launch.slurm.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
+from sweeper.launch.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
 from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.sentences import several
@@ -46,25 +46,8 @@ _SQUEUE_SILENT = (
 )
 _LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
 
-# private: SLURM reasons of squeue with which a job never starts
-_HOPELESS = {
-    "AccountNotAllowed",
-    "BadConstraints",
-    "InvalidAccount",
-    "InvalidQOS",
-    "PartitionDown",
-    "PartitionInactive",
-    "PartitionNodeLimit",
-    "PartitionTimeLimit",
-    "QOSNotAllowed",
-}
-# private: SLURM reasons of squeue with which a job waits for a person
-_HELD = {
-    "JobHeldAdmin",
-    "JobHeldUser",
-    "job requeued in held state",
-    "launch failed requeued held",
-}
+#: SLURM's reasons of squeue with which every job waits for its turn.
+_USUAL = {"None", "Priority", "Resources", "BeginTime", "Dependency", "JobArrayTaskLimit"}
 
 
 def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Event]:
@@ -79,9 +62,12 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
     sweep = _Sweep(Ledger(check_path(ledger.results)), request)
     try:
         while sweep.is_open or sweep.followed:
-            if sweep.is_open:
-                ready, sweep.is_open = _take_ready(source)
-                left += ready
+            for task in source:
+                if task is None:
+                    break
+                left.append(task)
+            else:
+                sweep.is_open = False
             if left:
                 refused = yield from sweep.submit(left)
                 left = refused if sweep.is_open else []  # later tasks depend on them
@@ -98,16 +84,6 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
     except KeyboardInterrupt:
         yield Event(said=[_JOBS_STAY] if sweep.followed else [])
         raise
-
-
-def _take_ready(source: Iterator[Task | None]) -> tuple[list[Task], bool]:
-    """The tasks that are available now, and whether more may follow."""
-    found: list[Task] = []
-    for task in source:
-        if task is None:
-            return found, True
-        found.append(task)
-    return found, False
 
 
 def _wait_for_sbatch(submitted: Callable[[], str]) -> Generator[Event, None, str]:
@@ -158,14 +134,17 @@ class _Sweep:
             run_id, number = task.spec.run_id, task.number
             self.followed[run_id] = _Followed(task)
             ticket = known.get(run_id)
-            is_held = attempt_state(self._ledger, run_id, number) is Open.HELD and (
-                self._ledger.attempt_folder(run_id, number).exists()
-            )
+            is_begun = self._ledger.attempt_folder(run_id, number).exists()
+            is_held = is_begun and attempt_state(self._ledger, run_id, number) is Open.HELD
             if not is_held and not (ticket and jobs.has(ticket)):
                 new.append(task)
         if attached := len(tasks) - len(new):
             are = "is" if attached == 1 else "are"
-            text = f"{attached} of {several(len(tasks), 'run')} {are} already queued or running."
+            text = (
+                f"{attached} of {several(len(tasks), 'run')} {are} already queued or running, with "
+                "the partition, time and memory of their submission; scancel and repeat to change "
+                "them."
+            )
             yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
             self._has_begun = True
         refused: list[Task] = []
@@ -246,21 +225,18 @@ class _Sweep:
                 run.looks_without_job = 0
                 if run.shown and attempt_state(self._ledger, run_id, run.shown) is not Open.HELD:
                     queued.append(run_id)
-        return Event(
-            began=began, ended=ended, queued=queued, said=self._warn_of_stuck_jobs(known, jobs)
-        )
+        why = self._say_why_jobs_wait(known, jobs)
+        return Event(began=began, ended=ended, queued=queued, said=why)
 
-    def _warn_of_stuck_jobs(self, known: Mapping[str, Ticket], jobs: Jobs | None) -> list[str]:
-        """Sentences on queued jobs that will not start by themselves, each once."""
+    def _say_why_jobs_wait(self, known: Mapping[str, Ticket], jobs: Jobs | None) -> list[str]:
+        """A sentence on each of SLURM's reasons but the usual ones, once."""
         found = [job for ticket in known.values() if jobs and (job := jobs.find(ticket))]
-        reasons = {job.reason for job in found if job.state == "PD"}
-        reasons &= (_HOPELESS | _HELD) - self._warned
+        # what follows a comma differs from one look to the next: UnavailableNodes:…
+        reasons = {job.reason.partition(",")[0] for job in found if job.state == "PD"}
+        reasons -= _USUAL | self._warned
         self._warned |= reasons
         return [
-            f"Jobs are held ({reason}): they start after `scontrol release`, and scancel ends them."
-            if reason in _HELD
-            else f"Jobs wait because of {reason} and cannot start: see `sinfo --Node --long`, "
-            "scancel them, and request what the partition has."
+            f"Jobs wait because of {reason} (`man squeue`): if that cannot pass, scancel ends them."
             for reason in sorted(reasons)
         ]
 
@@ -279,10 +255,8 @@ class _Sweep:
         number = self._ledger.last_attempt(run_id)
         if number < run.task.number:
             if attempt := Attempt.begin(run.task.spec, self._ledger, run.task.number):
-                where = f" See {self._tickets.find_log(ticket)}." if ticket else ""
-                reason = (
-                    f"its job left the queue before the run started: cancelled or broken.{where}"
-                )
+                reason = "its job left the queue before the run started: cancelled or broken."
+                reason += f" See {self._tickets.find_log(ticket)}." if ticket else ""
                 attempt.end(End(outcome=Outcome.PREEMPTED, reason=reason), self._ledger)
             return self._settle_run(run_id, run.task.number)
         state = attempt_state(self._ledger, run_id, number)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from sweeper.launch.slurm.job import JobPolicy, run_element
-from sweeper.launch.slurm.tickets import COMMENT
+from sweeper.launch.tickets import COMMENT
 from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import read_model
@@ -25,6 +25,10 @@ _NOT_PARAMETERS = ("array", "parsable", "quiet", "test_only", "wait")
 
 
 _Name = Annotated[str | int, Rule("a name")]  # an account may be a number
+
+
+#: How much earlier than asked SLURM may send a signal (`man sbatch`, --signal) [seconds].
+EARLY_S = 60
 
 
 class Request(JobPolicy):
@@ -58,9 +62,10 @@ def read_request(settings: Mapping[str, Any]) -> Request:
         raise ValueError(msg)
     request = read_model(Request, settings, "hydra.launcher.")
     grace_s, warning_s, limit_s = request.grace_s, request.warning_s, request.time_min * 60
-    if not grace_s < warning_s < limit_s:
+    if not grace_s < warning_s < limit_s - EARLY_S:
         msg = (
-            "hydra.launcher.grace_s must be below warning_s, and that below the time limit; got "
+            "hydra.launcher.grace_s must be below warning_s, and that more than "
+            f"{EARLY_S} s below the time limit, as SLURM may warn that much earlier; got "
             f"{grace_s=}, {warning_s=}, time_min={request.time_min} ({limit_s} s). "
             "Give the job more time or shorten these."
         )
@@ -84,14 +89,11 @@ def read_request(settings: Mapping[str, Any]) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """Runs that become a job array.
-
-    With `is_pulled` each job is given all of them, and takes those that no other job has taken.
-    """
+    """Runs that become a job array."""
 
     name: str
     elements: Sequence[Sequence[Task]]
-    is_pulled: bool = False
+    is_pulled: bool = False  # each job is given all runs, and takes those that no other has taken
 
     @property
     def tasks(self) -> Iterator[tuple[int | None, Task]]:
@@ -152,7 +154,7 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
     executor.update_parameters(**sbatch_options(array, request))
     names = [[task.spec.run_id for task in element] for element in array.elements]
     count = len(names)
-    arguments = ([str(results)] * count, [array.name] * count, names, [request] * count)
+    arguments = ([str(results)] * count, names, [request] * count)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # submitit's, without sacct; errors are raised anyway
@@ -184,7 +186,8 @@ def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
         "slurm_account": request.account,
         "slurm_qos": request.qos,
         "slurm_constraint": request.constraint,
-        "slurm_setup": list(request.setup),
+        # until Python handles the warning, which would end a process that does not
+        "slurm_setup": ["trap '' USR1", *request.setup],
         "slurm_use_srun": False,
         "slurm_array_parallelism": min(request.throttle or count, count),
         "stderr_to_stdout": True,
@@ -214,48 +217,8 @@ def explain_refusal(error: str) -> str:
     """A refusal as SLURM's own message, followed by our advice."""
     said = [line.partition("error:")[2].strip() for line in error.splitlines() if "error:" in line]
     reason = ". ".join(dict.fromkeys(line.rstrip(".") for line in said)) or error.strip()
-    found = (advice for texts, advice in _ADVICE if any(text in reason.lower() for text in texts))
-    advice = next(found, _DEFAULT_ADVICE)
-    return f"SLURM must accept the jobs; sbatch says: {reason}. {advice}"
-
-
-# private: SLURM error texts (slurm_errno.c), in lower case; the first that fits
-_ADVICE = (
-    (
-        ("unable to contact", "timed out", "connection refused"),
-        "Its controller does not answer: repeat the command later.",
-    ),
-    (
-        ("maxsubmit", "temporarily unavailable"),
-        "The queue is full for now: repeat the command later, or put more runs in a job with "
-        "hydra.launcher.runs_per_job=N.",
-    ),
-    (
-        ("time limit is invalid", "maxwall"),
-        "Request less with hydra.launcher.time_min=N: `sinfo` lists the limits, and a longer "
-        "run resumes in the next job.",
-    ),
-    (
-        ("accounting/qos policy",),
-        "Your account or QOS allows less: see `sacctmgr show assoc` and `sacctmgr show qos`, "
-        "request less, or name another with hydra.launcher.qos=NAME.",
-    ),
-    (
-        ("invalid account", "invalid qos"),
-        "Name yours with hydra.launcher.account=NAME and hydra.launcher.qos=NAME.",
-    ),
-    (("partition",), "Choose one that sinfo lists with hydra.launcher.partition=NAME."),
-    (
-        (
-            "configuration is not available",
-            "node count",
-            "cpu count",
-            "memory specification",
-            "generic resource",
-            "feature specification",
-        ),
-        "Request what a node has: see devices, num_nodes, hydra.launcher.gpus_per_node, "
-        "cpus_per_rank, memory_gib and constraint, and `sinfo --Node --long`.",
-    ),
-)
-_DEFAULT_ADVICE = "Correct it under hydra.launcher (conf/hydra/launcher/slurm.yaml lists all keys)."
+    return (
+        f"SLURM must accept the jobs; sbatch says: {reason}. Request what the cluster has, under "
+        "hydra.launcher (conf/hydra/launcher/slurm.yaml lists all keys; `sinfo --Node --long`), or "
+        "repeat the command later if its queue is full or its controller is busy."
+    )

@@ -5,7 +5,7 @@ import secrets
 import time
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
+from typing import Any
 
 _TICK_S = 0.05
 _NUMBERS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -13,18 +13,14 @@ _NUMBERS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The processes that torchrun started together.
+    """The processes that torchrun started together."""
 
-    `rank` counts over all processes, `local_rank` within a machine, `node_rank` over machines;
-    `devices` is the number of processes on this machine; `master` is the machine of rank 0.
-    """
-
-    rank: int
-    local_rank: int
-    node_rank: int
+    rank: int  # over all processes
+    local_rank: int  # within a machine
+    node_rank: int  # over machines
     world_size: int
-    devices: int
-    master: str
+    devices: int  # processes on this machine
+    master: str  # the machine of rank 0
 
     @property
     def num_nodes(self) -> int:
@@ -32,12 +28,10 @@ class Group:
         return self.world_size // self.devices
 
 
-@cache
 def torchrun_group() -> Group | None:
     """The group that this process is in; None if torchrun did not start it.
 
-    Raises:
-        ValueError: if any of torchrun's variables is missing or not a number.
+    ValueError if any of torchrun's variables is missing or not a number.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
@@ -60,19 +54,14 @@ def torchrun_group() -> Group | None:
     )
 
 
-class _Store(Protocol):
-    """Torch's store: values by key, shared by all processes, also across their restarts."""
-
-    def set(self, key: str, value: str) -> None: ...
-    def get(self, key: str) -> bytes: ...
-    def check(self, keys: list[str]) -> bool: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages among the processes of one start of the group, separate from earlier starts."""
+    """Messages among the processes of one start of the group, separate from earlier starts.
 
-    store: _Store
+    `store` is torch's: values by key, shared by all processes, also across their restarts.
+    """
+
+    store: Any
     start: str
 
     def set(self, key: str, value: str) -> None:

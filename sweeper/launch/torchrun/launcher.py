@@ -17,13 +17,7 @@ from typing import Any
 from sweeper.launch.fork_server import open_fork_server, start_process, train_rank
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine, inspect_machine
-from sweeper.launch.ranks import (
-    LOOPBACK,
-    Running,
-    WhyStopped,
-    network_interface,
-    worker_failure,
-)
+from sweeper.launch.ranks import LOOPBACK, Running, WhyStopped, network_interface, worker_failure
 from sweeper.launch.shared_memory import shared_folder
 from sweeper.launch.torchrun.group import Group, Messages, open_messages, torchrun_group
 from sweeper.planning.plan import Event, Tasks

@@ -1,6 +1,7 @@
-"""Tickets: a file for each run that was submitted and has not ended, written before its job.
+"""Tickets: a file for each run that was queued and has not ended, for a job or for any worker.
 
-    results/slurm/queued/<run_id>-<n>.json   a ticket; its number is its claim
+    results/queue/queued/<run_id>-<n>.json   a ticket for workers; its number is its claim
+    results/slurm/queued/<run_id>-<n>.json   a ticket for a job, written before its job
     results/slurm/<submission>/              lease.json while it is being submitted, job.json after
                                              that, and submitit's files: sbatch text, logs;
                                              first_ends/, which may keep later runs from starting
@@ -16,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
@@ -33,18 +34,14 @@ MAY_GO_ON = frozenset({Outcome.PREEMPTED, Outcome.OUT_OF_MEMORY})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """A run in the queue.
-
-    `number` is that of the first attempt that its job makes; `index` is its job's index in the
-    submission's array, None if any job may take it.
-    """
+    """A run in the queue."""
 
     run_id: str
     config: Mapping[str, Any]
-    number: int
+    number: int  # of the first attempt to make
     from_scratch: bool
     submission: str
-    index: int | None
+    index: int | None  # of its job in the submission's array; None if any process may
 
     @property
     def spec(self) -> RunSpec:
@@ -54,28 +51,24 @@ class Ticket:
         """
         try:
             spec = read_run_spec(self.config)
+            why = f"its config is run {spec.run_id} here"
+            if spec.run_id == self.run_id:
+                return spec
         except ValueError as error:
-            msg = (
-                "a ticket's config must be from this version of sweeper; got a config from another "
-                f"version ({str(error).splitlines()[0]}). Repeat the command with this version, "
-                "or use the other version."
-            )
-            raise ValueError(msg) from error
-        if spec.run_id == self.run_id:
-            return spec
+            why = str(error).splitlines()[0]
         msg = (
-            f"a ticket's run id must match its config; run {self.run_id} was submitted by "
-            f"another version of sweeper, for which this config is run {spec.run_id}. Repeat the "
-            "command with this version, or use the other version."
+            "a ticket must be of this version of sweeper; "
+            f"run {self.run_id} was submitted by another version ({why}). Repeat the command with "
+            "this version, or use the other version."
         )
         raise ValueError(msg)
 
 
 class Tickets:
-    """The tickets of a results folder."""
+    """The tickets of a results folder, for workers or for SLURM's jobs."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.folder = ledger.results / "slurm"
+    def __init__(self, ledger: Ledger, place: Literal["queue", "slurm"] = "slurm") -> None:
+        self.folder = ledger.results / place
         self._queued = self.folder / "queued"
 
     def read_all(self) -> dict[str, Ticket]:
@@ -87,6 +80,14 @@ class Tickets:
         """The number of the latest ticket of each run that is in the queue."""
         return dict(sorted(self._list_numbers()))
 
+    def in_order(self) -> list[tuple[str, int]]:
+        """Run id and number of the latest tickets, in the order in which they were made."""
+        found: list[tuple[int, str, int]] = []
+        for run_id, number in self.latest_numbers().items():
+            with suppress(FileNotFoundError):  # its run has ended meanwhile
+                found.append((self._path(run_id, number).stat().st_mtime_ns, run_id, number))
+        return [(run_id, number) for _, run_id, number in sorted(found)]
+
     def find(self, run_id: str) -> Ticket | None:
         """The latest ticket of a run."""
         number = self.latest_numbers().get(run_id)
@@ -95,9 +96,8 @@ class Tickets:
     def claim(self, ticket: Ticket, *, instead_of: Ticket | None) -> bool:
         """Make a run's next ticket; False if another process was faster."""
         self._queued.mkdir(parents=True, exist_ok=True)
-        before = (
-            [n for other, n in self._list_numbers() if other == ticket.run_id] if instead_of else []
-        )
+        listed = self._list_numbers() if instead_of else []
+        before = [n for other, n in listed if other == ticket.run_id]
         path = self._path(ticket.run_id, max(before, default=0) + 1)
         partial = self._queued / f".{ticket.run_id}-{unique_suffix()}.tmp"
         partial.write_text(json.dumps(asdict(ticket)))
@@ -133,11 +133,10 @@ class Tickets:
 
     def find_log(self, ticket: Ticket) -> Path:
         """The first output file of the ticket's job; its submission's folder if there is none."""
-        job = self.read_job(ticket.submission)
+        folder, job = self.folder / ticket.submission, self.read_job(ticket.submission)
         index = "*" if ticket.index is None else ticket.index
-        found = sorted((self.folder / ticket.submission).glob(f"{job}_{index}_*.out"))
-        found += sorted((self.folder / ticket.submission).glob(f"{job}_0_log.out"))
-        return found[0] if found else self.folder / ticket.submission
+        found = [*sorted(folder.glob(f"{job}_{index}_*.out")), *folder.glob(f"{job}_0_log.out")]
+        return found[0] if found else folder
 
     def query_jobs(self) -> "Jobs | None":
         """Which tickets have a job, of any user; None if SLURM does not respond."""
@@ -202,8 +201,8 @@ class Jobs:
         return bool(self.find(ticket)) or self._tickets.is_being_submitted(ticket.submission)
 
 
-def list_waiting_runs(ledger: Ledger) -> list[dict[str, Any]]:
-    """The runs that were submitted, have not ended and are not running, with their states in SLURM.
+def list_waiting_runs(ledger: Ledger, tickets: Tickets) -> list[dict[str, Any]]:
+    """The runs that were queued, have not ended and are not running, with their states in SLURM.
 
     Runs whose last attempt was abandoned are included if their job will make another.
 
@@ -211,45 +210,40 @@ def list_waiting_runs(ledger: Ledger) -> list[dict[str, Any]]:
     submitted (SLURM cannot be asked from here), or outdated (the ticket cannot be read, or is from
     another version of this code).
     """
-    tickets, ended = Tickets(ledger), ledger.ended()
+    ended, for_workers = ledger.ended(), tickets.folder.name == "queue"
     begun = {run_id: is_held(ledger.attempt_folder(run_id, n)) for run_id, n in ledger.active()}
     known = {run_id: n for run_id, n in tickets.latest_numbers().items() if not begun.get(run_id)}
-    jobs = tickets.query_jobs() if known else None
+    jobs = tickets.query_jobs() if known and not for_workers else None
     lines: list[dict[str, Any]] = []
     for run_id, number in known.items():
-        line: dict[str, Any] = {
-            "run_id": run_id,
-            "attempt": ledger.last_attempt(run_id),
-            "job": None,
-            "point": "",
-            "epochs": 0,
-            "config": {},
-        }
+        attempt = ledger.last_attempt(run_id)
+        line: dict[str, Any] = {"run_id": run_id, "job": None, "point": "", "epochs": 0}
+        line["config"] = dict[str, Any]()
         try:
             if (ticket := tickets.read(run_id, number)) is None:
                 continue
-            line["attempt"] = max(line["attempt"], ticket.number)
+            attempt = max(attempt, ticket.number)
             index = "" if ticket.index is None else f"_{ticket.index}"
             line["job"] = f"{tickets.read_job(ticket.submission)}{index}"
             line |= {"point": ticket.spec.point, "epochs": ticket.spec.epochs}
             line["config"] = dict(ticket.config)
-            job = jobs.find(ticket) if jobs else None
-            if jobs is None:
-                line["state"], line["why"] = "submitted", "squeue does not respond here"
-            elif job:
-                line["state"], line["why"] = "queued", job.reason
+            output = tickets.folder / ticket.submission
+            state, why = "gone", f"its job left the queue (output in {output}); repeat the sweep"
+            if for_workers:
+                line["job"], state = None, "queued"
+                why = "waits for a worker: sweeper work results=FOLDER"
+            elif jobs is None:
+                state, why = "submitted", "squeue does not respond here"
+            elif job := jobs.find(ticket):
+                state, why = "queued", job.reason
             elif jobs.has(ticket):
-                line["state"], line["why"] = "queued", "is just being submitted"
-            else:
-                output = tickets.folder / ticket.submission
-                why = f"its job left the queue (output in {output}); repeat the sweep"
-                line["state"], line["why"] = "gone", why
+                state, why = "queued", "is just being submitted"
         except ValueError as error:
-            line["state"], line["why"] = "outdated", str(error)
+            state, why = "outdated", str(error)
         row = ended.get(run_id)
-        has_ended = row and row.attempt >= line["attempt"] and row.outcome not in MAY_GO_ON
-        if line["state"] == "gone" and has_ended:  # another process trained it instead of its job
+        has_ended = row and row.attempt >= attempt and row.outcome not in MAY_GO_ON
+        if state == "gone" and has_ended:  # another process trained it instead of its job
             continue
-        if line["state"] == "queued" or run_id not in begun:  # otherwise it is abandoned
-            lines.append(line)
+        if state == "queued" or run_id not in begun:  # otherwise it is abandoned
+            lines.append({**line, "attempt": attempt, "state": state, "why": why})
     return lines

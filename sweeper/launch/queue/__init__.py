@@ -1,0 +1,1 @@
+"""Runs in a queue of files, which workers on any machine take."""
