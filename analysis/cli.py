@@ -1,40 +1,49 @@
-"""The command line of `python -m analysis`."""
+"""The command line of `sweeper analysis`."""
 
 import argparse
 import json
 import os
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import pandas as pd
 
 from analysis.frontier.machines import find_presets
-from analysis.tables.comparable_runs import COLUMNS
+from analysis.tables.comparable_runs import COLUMNS, select_runs_where
 from analysis.tables.load import Loaded, read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, check_target, curve_columns, with_metric
-from sweeper.console.printing import describe_os_error, positive_number, say, whole_number
+from sweeper.console.printing import (
+    HintingParser,
+    describe_os_error,
+    positive_number,
+    say,
+    whole_number,
+)
 from sweeper.planning.exchange import Algorithm
 from sweeper.spec.sentences import several
 from sweeper.store.questions import read_questions
 from sweeper.store.schema import RUNS
+
+if TYPE_CHECKING:
+    from analysis.report.estimates import Estimated
 
 
 def read_asked_runs(
     options: argparse.Namespace, columns: Sequence[str] | None = None
 ) -> pd.DataFrame:
     """The runs of the results folders; ValueError if there are none."""
-    runs = _report_unread(read_runs(options.results, columns))
+    runs = _report_unread(read_runs(options.results, None if options.where else columns))
     if not len(runs):
         msg = (
             f"results must hold runs; got {', '.join(options.results)}, which holds none. "
             "Run a sweep first, or name the folder that holds runs/."
         )
         raise ValueError(msg)
-    return runs
+    return select_runs_where(runs, options.where)
 
 
 def read_measured(
@@ -62,7 +71,7 @@ def check_folders(arguments: Sequence[str]) -> None:
         if re.match(r"--results(=|$)|results=", word) and not Path(word).is_dir():
             msg = (
                 f"results folders must be given as plain words; got {word}. "
-                f"Write: python -m analysis {arguments[0]} FOLDER"
+                f"Write: sweeper analysis {arguments[0]} FOLDER"
             )
             raise ValueError(msg)
 
@@ -101,7 +110,12 @@ def main(arguments: Sequence[str]) -> int:
     """
     try:
         check_folders(arguments)
-        options = _parser().parse_args(arguments)
+        parser, commands = _parser()
+        is_folder = arguments and arguments[0] not in commands and Path(arguments[0]).is_dir()
+        words = ["batch", *arguments] if is_folder or not arguments else arguments
+        options, unknown = parser.parse_known_args(words)
+        if unknown:
+            commands[words[0]].error(f"unrecognized arguments: {' '.join(unknown)}")
         if out := getattr(options, "out", None):
             check_out(out, is_file=options.command in (_claims, _report))
         for text in options.command(options):
@@ -116,19 +130,26 @@ def main(arguments: Sequence[str]) -> int:
 Command = Callable[[argparse.Namespace], Iterator[str]]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m analysis", description=__doc__)
+def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser, and those of the commands."""
+    parser = HintingParser(prog="sweeper analysis", description=__doc__)
     commands = parser.add_subparsers(required=True)
     results, metric, out = _shared_options()
 
-    def add(
-        command: Command, about: str, *parents: argparse.ArgumentParser
-    ) -> argparse.ArgumentParser:
+    def add(command: Command, about: str, *parents: HintingParser) -> argparse.ArgumentParser:
         name = command.__name__.removeprefix("_")
         added = commands.add_parser(name, help=about, description=about, parents=[*parents])
-        added.set_defaults(command=command)
+        added.set_defaults(command=command, where=[])
+        if command not in (_tuning, _scaling):  # of all trials; of tables, not of runs
+            added.add_argument(
+                "--where", action="append", metavar="KEY=VALUE",
+                help="only these runs: a column, a word of the command line or a setting",
+            )  # fmt: skip
         return added
 
+    add(
+        _batch, "which batch to train with; what a folder without a command prints", results, metric
+    )
     figures = add(_figures, "draw the metric against batch, warmup and epoch", results, metric, out)
     figures.add_argument("--target", type=float, help="metric level that counts as trained")
     paper = add(_paper, "redraw a paper's figures", metric, out)
@@ -143,6 +164,12 @@ def _parser() -> argparse.ArgumentParser:
     estimates.add_argument(
         "--target", type=float, help="metric level that counts as trained; an accuracy from 0 to 1"
     )
+    scaling = add(_scaling, "judge a table of examples to a target: yours, or a published one")
+    scaling.add_argument(
+        "tables", nargs="+", type=Path, metavar="TABLE",
+        help="CSV or parquet with global_batch, seed and examples_to_target, or steps_to_target or "
+        "epochs_to_target; also peak_lr and warmup_epochs, warmup_examples or warmup_steps",
+    )  # fmt: skip
     table = add(
         _table, "the metric at every point, for a paper: LaTeX, Markdown, CSV", results, metric
     )
@@ -150,19 +177,10 @@ def _parser() -> argparse.ArgumentParser:
     further = add(
         _next, "the runs that would decide what is open, most useful first", results, metric
     )
-    further.add_argument(
-        "--price", type=positive_number, help="of a device-hour; default: that of the runs"
-    )
-    further.add_argument(
-        "--most-seeds", type=whole_number(2, 1000), default=50, help="most seeds of a point (50)"
-    )
     further.add_argument("--json", action="store_true", help="print JSON, for scripts")
     tuning = add(_tuning, "results of tuning studies, with figures", out)
     tuning.add_argument(
         "results", nargs="?", default="results", help="results folder of the studies (results)"
-    )
-    tuning.add_argument(
-        "--storage", help="storage of the studies, if not the journal in that folder"
     )
     tuning.add_argument("--target", type=float, help="objective level that counts as trained")
     frontier = add(_frontier, "time against device-hours on a cluster", results, metric, out)
@@ -172,12 +190,12 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "-o", "--out", type=Path, default=Path("report.html"), help="the page (report.html)"
     )
-    return parser
+    return parser, commands.choices
 
 
 def _add_frontier_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "For example: python -m analysis frontier results --cluster summit --target 0.9; "
+        "For example: sweeper analysis frontier results --cluster summit --target 0.9; "
         "docs/frontier.md explains the answer."
     )
     parser.add_argument(
@@ -226,18 +244,18 @@ def _add_frontier_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
+def _shared_options() -> tuple[HintingParser, ...]:
     """What several commands take: results folders, a metric, where figures go."""
-    results = argparse.ArgumentParser(add_help=False)
+    results = HintingParser(add_help=False)
     results.add_argument(
         "results", nargs="*", default=["results"], help="results folders (default: results)"
     )
-    metric = argparse.ArgumentParser(add_help=False)
+    metric = HintingParser(add_help=False)
     metric.add_argument("--metric", help="metric to compare by; default: that of the runs")
     metric.add_argument(
         "--metric-mode", choices=("max", "min"), help="which is better, if the runs do not say"
     )
-    out = argparse.ArgumentParser(add_help=False)
+    out = HintingParser(add_help=False)
     out.add_argument("--out", type=Path, default=Path("figures"), help="output folder (figures)")
     out.add_argument(
         "--width", choices=("screen", "column", "text"), default="screen",
@@ -247,13 +265,19 @@ def _shared_options() -> tuple[argparse.ArgumentParser, ...]:
     return results, metric, out
 
 
+def _batch(options: argparse.Namespace) -> Iterator[str]:
+    from analysis.report.estimates import choose_batch
+
+    yield _describe_estimate(choose_batch(read_measured(options)))
+
+
 def _figures(options: argparse.Namespace) -> Iterator[str]:
     from analysis.figures.draw import draw_all
     from analysis.figures.memory_by_class import draw_all_memory
     from analysis.tables.validity import COLUMNS as OF_DOUBTS
 
     columns = [*{*COLUMNS, "peak_lr", *OF_DOUBTS}]
-    clocks = () if options.target is None else ("step", "examples_seen")
+    clocks = ("examples_seen",) if options.target is None else ("step", "examples_seen")
     measured = read_measured(options, *clocks, columns=columns)
     check_target(options.target, measured.metric.unit)
     drawn = draw_all(measured, options.out, options.width, options.target)
@@ -262,13 +286,11 @@ def _figures(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _paper(options: argparse.Namespace) -> Iterator[str]:
-    from analysis.decide.missing import describe_missing
     from analysis.papers.paper_figures import draw_paper
 
     measured = read_measured(options)
     drawn = draw_paper(options.name, measured, options.out, options.width)
     yield from map(_WROTE.format, drawn)
-    yield from describe_missing(options.name, measured.runs, options.results[0])
 
 
 def _claims(options: argparse.Namespace) -> Iterator[str]:
@@ -278,6 +300,8 @@ def _claims(options: argparse.Namespace) -> Iterator[str]:
     measured = read_measured(options, "step", "lr", "distance_from_start")
     runs, curves, name = measured.runs, measured.curves, options.paper
     judged = [judge_paper(name, runs, curves)] if name else judge_all(runs, curves)
+    if not judged:
+        yield "No claim of a paper is about points that were run; --paper NAME says what it lacks."
     for paper in judged:
         yield paper.heading
         for finding in check_validity(paper.compared.runs, measured.metric):
@@ -294,12 +318,18 @@ def _estimates(options: argparse.Namespace) -> Iterator[str]:
 
     measured = read_measured(options, "all")
     check_target(options.target, measured.metric.unit)
+    first, *others = map(_describe_estimate, estimate_all(measured, options.target))
+    yield first
     for asked in chain.from_iterable(map(read_questions, map(Path, options.results))):
         yield f"question={asked.text!r}, seed by seed\n  {asked.said}"
-    for found in estimate_all(measured, options.target):
-        yield f"{found.question}\n  {found.words}"
-        if len(found.table):
-            yield textwrap.indent(found.table.to_string(index=False), "  ")
+    yield from others
+
+
+def _describe_estimate(found: "Estimated") -> str:
+    text = f"{found.question}\n  {found.words}"
+    if not len(found.table):
+        return text
+    return f"{text}\n{textwrap.indent(found.table.to_string(index=False), '  ')}"
 
 
 def _next(options: argparse.Namespace) -> Iterator[str]:
@@ -309,8 +339,22 @@ def _next(options: argparse.Namespace) -> Iterator[str]:
 
     measured = read_measured(options, "all")
     judged = judge_all(measured.runs, measured.curves)
-    found = propose_next(measured, judged, price=options.price, most_seeds=options.most_seeds)
+    found = propose_next(measured, judged)
     yield from [json.dumps(as_json(found), indent=1)] if options.json else proposals_text(found)
+
+
+def _scaling(options: argparse.Namespace) -> Iterator[str]:
+    from analysis.report.scaling import judge_scaling
+    from analysis.tables.published import read_reached
+
+    for path in options.tables:
+        reached, unit = read_reached(path)
+        batches = reached["global_batch"]
+        yield (
+            f"{path}: {unit} to a target at {several(batches.nunique(), 'batch')} from "
+            f"{batches.min():,} to {batches.max():,}, {several(len(reached), 'seed')} in all"
+        )
+        yield from map(_describe_estimate, judge_scaling(reached))
 
 
 def _table(options: argparse.Namespace) -> Iterator[str]:
@@ -329,7 +373,7 @@ def _tuning(options: argparse.Namespace) -> Iterator[str]:
     from analysis.tuning.report import describe_studies
     from analysis.tuning.studies import load_tuned
 
-    largest, *others = load_tuned(options.results, options.storage)
+    largest, *others = load_tuned(options.results)
     if others:
         yield f"Skipped: {several(len(others), 'smaller set')} of studies with other search spaces."
     curves = pd.DataFrame()
@@ -338,7 +382,7 @@ def _tuning(options: argparse.Namespace) -> Iterator[str]:
         options.results = [options.results]
         options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
         columns = ["metric_name", "config_json", *(n for n in [largest.metric.name] if n in RUNS)]
-        curves = read_measured(options, "step", columns=columns).curves
+        curves = read_measured(options, "step", "examples_seen", columns=columns).curves
     yield from describe_studies(largest, curves, options.target)
     drawn = draw_tuned(largest, curves, options.out, options.target, options.width)
     yield from map(_WROTE.format, drawn)
@@ -361,8 +405,10 @@ def _predictions(options: argparse.Namespace) -> Iterator[str]:
 def _report(options: argparse.Namespace) -> Iterator[str]:
     from analysis.report.page import page, report_data
 
-    command = f"python -m analysis report {' '.join(options.results)} -o {options.out}"
-    data = report_data(options.results, command, AskedMetric(options.metric, options.metric_mode))
+    where = "".join(f" --where {condition}" for condition in options.where)
+    command = f"sweeper analysis report {' '.join(options.results)} -o {options.out}{where}"
+    asked = AskedMetric(options.metric, options.metric_mode)
+    data = report_data(options.results, command, asked, options.where)
     yield from map("skipped {}".format, data["unread"])
     if not data["runs"]:
         yield f"no runs in {', '.join(options.results)}: the page is empty"

@@ -1,4 +1,4 @@
-"""Claims that are not decidable: what to run for them, and the intervals to expect then."""
+"""Claims that are open: what to run for them, and the intervals to expect then."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,18 +14,16 @@ from analysis.decide.proposal import UNKNOWN, Interval, Proposal, propose_runs
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.claim import (
     LACKING,
-    UNDECIDED,
     Point,
     Verdict,
     point_values,
     runs_about,
-    shares_outside,
 )
 from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
-from analysis.stats.contrasts import ASSURANCE, ONE_SIDED, Arms, Contrasts, weigh_contrasts
-from analysis.stats.optimum import Optima, best_warmups, exponent_draws
-from analysis.stats.replicates import Array, make_rng, percentile_interval, student_factor
+from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, weigh_contrasts
+from analysis.stats.optimum import best_warmups
+from analysis.stats.replicates import make_rng
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.validity import ARM, same_arms
 from analysis.tables.which_runs import ended_runs
@@ -36,7 +34,7 @@ FEWEST_SEEDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenClaim:
-    """A claim that is not decidable.
+    """A claim that is not decided.
 
     Attributes:
         verdict: so far.
@@ -52,20 +50,24 @@ class OpenClaim:
     metric: Metric = ACCURACY
     num_claims: int = 1
 
+    @property
+    def num_tests(self) -> int:
+        """Claims times looks, with the look that follows."""
+        return self.num_claims * (self.verdict.num_looks + 1)
+
 
 def open_claims(judged: Sequence[Judged]) -> Iterator[OpenClaim]:
-    """The claims, of papers that the runs speak to, that are not decidable."""
+    """The claims that are not decided."""
     for paper in judged:
-        if paper.is_asked:
-            find = _open_claims_of_grid if paper.paper in PAPERS else _open_claims_of_limit
-            yield from find(paper)
+        find = _open_claims_of_grid if paper.paper in PAPERS else _open_claims_of_limit
+        yield from find(paper)
 
 
 def _open_claims_of_grid(judged: Judged) -> Iterator[OpenClaim]:
     paper, runs = PAPERS[judged.paper], judged.compared.runs
     placed = place_runs(runs, paper)
     for claim, verdict in zip(paper.claims, judged.verdicts, strict=True):
-        if verdict.verdict == UNDECIDED:
+        if verdict.is_open:
             about = ended_runs(runs_about(claim, placed))
             seen = about[["paper_batch", "paper_warmup", "lr_rule"]].itertuples(index=False)
             points = dict.fromkeys([*claim.points, *(Point(*at) for at in seen)])
@@ -81,17 +83,17 @@ def _open_claims_of_grid(judged: Judged) -> Iterator[OpenClaim]:
 
 def _open_claims_of_limit(judged: Judged) -> Iterator[OpenClaim]:
     gain, drift = judged.verdicts
-    if gain.verdict == UNDECIDED and gain.num_seeds:
+    if gain.is_open and gain.num_seeds:
         by_name = limit2020.arms_at_largest_batch(judged.compared.runs)
         arms = [Arm(name, rows, config_from_row(rows.iloc[0])) for name, rows in by_name.items()]
         contrasts = limit2020.gains(len(arms))
         yield OpenClaim(verdict=gain, arms=arms, contrasts=contrasts, num_claims=2)
-    if drift.verdict == UNDECIDED:
+    if drift.is_open:
         yield OpenClaim(verdict=drift, arms=[], contrasts=None)
 
 
 def propose_for_claim(claim: OpenClaim, most_seeds: int) -> Proposal:
-    """What to run for a claim that is not decidable."""
+    """What to run for a claim that is not decided."""
     verdict = claim.verdict
     blank = Proposal(
         question=f"{verdict.text} ({verdict.where})",
@@ -111,7 +113,7 @@ def propose_for_claim(claim: OpenClaim, most_seeds: int) -> Proposal:
     if is_new:
         count, why = _first_seeds(claim)
         return propose_runs(claim.arms, add_seeds(claim.arms, count), replace(blank, why=why))
-    return _propose_for_exponent(claim, blank, most_seeds)
+    return _propose_for_exponent(claim, blank)
 
 
 def _first_seeds(claim: OpenClaim) -> tuple[int, str]:
@@ -138,7 +140,7 @@ def _propose_for_contrasts(
         counts = np.array([len(arm.seeds) for arm in claim.arms])
     elif (np.array(values.num_diverged)[contrasts.uses.any(axis=0)] > 0).any():
         num_arms = int(contrasts.uses.sum(axis=1).max())
-        needed = fewest_seeds_by_rank(num_arms, ONE_SIDED / claim.num_claims)
+        needed = fewest_seeds_by_rank(num_arms, ONE_SIDED / claim.num_tests)
         why = f"runs diverged, and a rank test needs {needed} or more seeds per point"
         if needed <= verdict.num_seeds:
             why = "runs diverged in about equal shares: ranks do not tell the arms apart"
@@ -159,22 +161,15 @@ def _propose_for_contrasts(
     return propose_runs(claim.arms, added, replace(blank, why=why, expected=expected))
 
 
-def _propose_for_exponent(claim: OpenClaim, blank: Proposal, most_seeds: int) -> Proposal:
+def _propose_for_exponent(claim: OpenClaim, blank: Proposal) -> Proposal:
+    """A longer grid where that is what lacks: how many seeds would decide it is not predicted."""
     rows = pd.concat([arm.runs for arm in claim.arms])
     edges = find_optimum_edges(rows, "warmup", "warmup_epochs", claim.metric)
     if at_edge := [edge for edge in edges if edge.is_upper]:
         found = propose_longer_grid(at_edge)
         return replace(found, question=blank.question, now=UNKNOWN, expected=UNKNOWN)
-    optima = best_warmups(ended_runs(rows), make_rng(), metric=claim.metric)
-    if optima.is_rejected:
-        return replace(blank, why=f"no number of seeds decides this: {optima.note}")
-    needed = seeds_for_exponent(optima, claim.num_claims, most_seeds)
-    if needed < 0:
-        why = f"no number of seeds up to {most_seeds} is sure to decide this"
-        return replace(blank, why=why)
-    expected = expected_exponent(optima, needed)
-    blank = replace(blank, why=f"about {needed} seeds per point", expected=expected)
-    return propose_runs(claim.arms, add_seeds(claim.arms, needed), blank)
+    note = best_warmups(ended_runs(rows), make_rng(), metric=claim.metric).note
+    return replace(blank, why=f"no number of seeds is sure to decide this: {note}".rstrip(": "))
 
 
 def expected_interval(contrasts: Contrasts, arms: Arms, counts: NDArray[np.int64]) -> Interval:
@@ -201,49 +196,3 @@ def expected_interval(contrasts: Contrasts, arms: Arms, counts: NDArray[np.int64
 def fewest_seeds_by_rank(num_arms: int, level: float) -> int:
     """Seeds per arm with which ranks can decide at all: if those of an arm are above all others."""
     return next(n for n in range(2, 1000) if 1 / comb(num_arms * n, n) <= level)
-
-
-def seeds_for_exponent(optima: Optima, num_claims: int, most: int) -> int:
-    """Seeds per point that show or refute an exponent between 0 and 1; -1 if none do.
-
-    The bootstrap draws are narrowed as more seeds would narrow them, around that end of their
-    central 60 % which is nearer to the bound: the estimate is not trusted to stay.
-    """
-    found, drawn = exponent_draws(optima)
-    if not drawn:
-        return -1
-    value, ends = found.value, np.nanquantile(drawn[0], [1 - ASSURANCE, ASSURANCE])
-    bound = min((0.0, 1.0), key=lambda b: abs(value - b))
-    assumed = float(min(ends, key=lambda end: abs(end - bound)))
-    if (assumed - bound) * (value - bound) <= 0:
-        return -1
-    for n in range(optima.num_seeds + 1, most + 1):
-        shift, factor = assumed - value, _shrink_factor(optima, n)
-        sides = [shares_outside(shift + d, 0.0, 1.0) for d in _shrink(drawn, factor)]
-        if min(map(max, zip(*sides, strict=True))) <= ONE_SIDED / num_claims:
-            return n
-    return -1
-
-
-def expected_exponent(optima: Optima, seeds: int) -> Interval:
-    """The exponent's expected interval with this number of seeds per point."""
-    _, drawn = exponent_draws(optima)
-    if not drawn:
-        return UNKNOWN
-    ends = [*map(percentile_interval, _shrink(drawn, _shrink_factor(optima, seeds)))]
-    return min(low for low, _ in ends), max(high for _, high in ends)
-
-
-def _shrink(drawn: Sequence[Array], factor: float) -> list[Array]:
-    """Draws of each fit, nearer to its median: more seeds do not make the fits more alike."""
-    return [np.nanmedian(d) + (d - np.nanmedian(d)) * factor for d in drawn]
-
-
-def _shrink_factor(optima: Optima, seeds: int) -> float:
-    """How much narrower bootstrap draws of an estimate are with more seeds."""
-    points = 3 * len(optima.batches)  # at least
-
-    def spread(n: int) -> float:
-        return student_factor(points * (n - 1)) / np.sqrt(n)
-
-    return float(spread(seeds) / spread(optima.num_seeds))

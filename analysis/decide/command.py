@@ -111,7 +111,7 @@ def _compose(module: str) -> Config:
     for default in [entry for layer in layers for entry in layer.get("defaults", ())]:
         for key, choice in default.items() if isinstance(default, dict) else ():
             group = key.removeprefix("override /")
-            if group != "module" and "hydra" not in group:
+            if group != "module" and "/" not in group:
                 settings[group] = choice and group_settings(group, choice)
     for layer in layers:
         settings |= {key: value for key, value in layer.items() if key not in _NO_SETTINGS}

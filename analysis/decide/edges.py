@@ -148,5 +148,5 @@ def _next_values(edge: Edge) -> list[float]:
     config = list(edge.arms.values())[-1].config
     last = min((m for m in config["schedule"].get("milestones") or () if m > end), default=inf)
     found = [value for value in found if value <= last] or [float(last)]
-    epochs = config["epochs"]
-    return [value for value in found if value < epochs] or [float(f"{(end + epochs) / 2:.4g}")]
+    trained = config.get(config.get("warmup_unit") or "epochs") or inf  # inf: of another unit
+    return [value for value in found if value < trained] or [float(f"{(end + trained) / 2:.4g}")]

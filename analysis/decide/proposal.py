@@ -12,7 +12,10 @@ from sweeper.spec.sentences import several
 from sweeper.store.row import git_commit
 
 _NOTHING = "Nothing to propose"
-_WHY = "no claim whose points were all run is open, and no best setting is at an end of the grid"
+_WHY = (
+    "no claim whose points were all run is open, no best setting is at an end of the grid, and no "
+    "two rules need seeds"
+)
 
 
 Interval = tuple[float, float]

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
-
-from analysis.decide.claims import open_claims, propose_for_claim
+from analysis.decide.arms import Arm, add_seeds, config_from_row
+from analysis.decide.claims import FEWEST_SEEDS, open_claims, propose_for_claim
 from analysis.decide.command import sweep_commands
 from analysis.decide.edges import Edge, find_edges, propose_longer_grid
-from analysis.decide.proposal import UNKNOWN, Proposal
-from analysis.papers import limit2020
+from analysis.decide.proposal import UNKNOWN, Proposal, propose_runs
+from analysis.figures.points import POINT
 from analysis.papers.judge import Judged
-from analysis.tables.comparable_runs import AXES, group_comparable, stored_configs
+from analysis.stats.pairs import rule_pairs
+from analysis.tables.comparable_runs import group_comparable, stored_configs
 from analysis.tables.metric import Measured
 from analysis.tables.which_runs import ended_runs
 from sweeper.planning.seconds import Speeds
@@ -22,18 +22,11 @@ from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
 
-#: Most seeds per point that are proposed, if no other number is asked for.
+#: Most seeds per point that are proposed.
 MOST_SEEDS = 50
-_MOST_NAMED = 4
 
 
-def propose_next(
-    measured: Measured,
-    judged: Sequence[Judged],
-    *,
-    price: float | None = None,
-    most_seeds: int = MOST_SEEDS,
-) -> list[Proposal]:
+def propose_next(measured: Measured, judged: Sequence[Judged]) -> list[Proposal]:
     """What to run next, most useful first.
 
     The most useful settles the most open questions per device-hour, or per run where the time of a
@@ -42,45 +35,52 @@ def propose_next(
     Args:
         measured: the runs, with their metric.
         judged: papers' claims on them.
-        price: of a device-hour; None for that of the runs.
-        most_seeds: of a point.
     """
     runs = measured.runs
     if not len(ended_runs(runs)):
         question = f"None of {several(len(runs), 'run')} has a result"
         return [Proposal(question=question, why="`sweeper status` says what became of them")]
-    found = [propose_for_claim(claim, most_seeds) for claim in open_claims(judged)]
+    found = [propose_for_claim(claim, MOST_SEEDS) for claim in open_claims(judged)]
     by_end: dict[tuple[str, bool], list[Edge]] = {}
     for edge in find_edges(measured):
         by_end.setdefault((edge.key, edge.is_upper), []).append(edge)
     found += [propose_longer_grid(edges) for edges in by_end.values()]
-    if price is None:
-        prices = (config.settings.get("price") for config in stored_configs(runs))
-        price = next((known for known in prices if isinstance(known, int | float)), None)
+    found += _propose_seeds(measured)
+    prices = (config.settings.get("price") for config in stored_configs(runs))
+    price = next((known for known in prices if isinstance(known, int | float)), None)
     if any(proposal.configs for proposal in found):
         results, kinds = str(runs["results"].mode().iloc[0]), runs["device_kind"].dropna()
         kind = str(kinds.mode().iloc[0]) if len(kinds) else "cpu"
         speeds = Speeds(Ledger(Path(results)), Device(kind=kind))
         failed = set(runs.loc[runs["outcome"] == Outcome.FAILED, "run_id"])
         found = [_add_commands(proposal, results, speeds, price, failed) for proposal in found]
-    return [*_rank(found), *_name_groups(runs, judged)]
+    return _rank(found)
 
 
-def _name_groups(runs: pd.DataFrame, judged: Sequence[Judged]) -> Iterator[Proposal]:
-    """That runs are not compared because they differ in more than what questions are about.
-
-    Estimates compare base rates, and claims about optimizers compare their recipes.
-    """
-    has_recipes = any(j.paper == limit2020.NAME and j.is_asked for j in judged)
-    groups = group_comparable(runs, (*AXES, *(limit2020.RECIPE if has_recipes else ("base_lr",))))
-    if len(groups) > 1:
-        named = [f"{group.name} ({several(len(group.runs), 'run')})" for group in groups]
-        if more := named[_MOST_NAMED:]:
-            named = [*named[:_MOST_NAMED], f"and {len(more)} more"]
-        yield Proposal(
-            question=f"Runs of {len(groups)} groups are not compared: {', '.join(named)}",
-            why="only runs that are alike in all settings but those in question are compared",
+def _propose_seeds(measured: Measured) -> Iterator[Proposal]:
+    """Seeds for the two rules that fewest would tell apart, and for points with a single seed."""
+    runs = ended_runs(group_comparable(measured.runs_with_metric)[0].runs)
+    named = {
+        (batch, warmup, rule): Arm(
+            f"batch={batch} warmup={warmup:g} lr_rule={rule}", rows, config_from_row(rows.iloc[0])
         )
+        for (batch, warmup, rule), rows in runs.groupby(POINT)
+    }
+    if single := [arm for arm in named.values() if len(arm.seeds) < 2]:
+        blank = Proposal(question="Points with one seed have no interval", why="three seeds each")
+        yield propose_runs(single, add_seeds(single, FEWEST_SEEDS), blank)
+    pairs, _, _ = rule_pairs(runs, measured.curves, measured.metric)
+    is_open = [pair for pair in pairs.to_dict("records") if 1 <= pair["seeds_needed"] <= MOST_SEEDS]
+    for pair in sorted(is_open, key=lambda pair: pair["seeds_needed"])[:1]:
+        at = pair["global_batch"], pair["warmup_epochs"]
+        arms, count = [named[*at, pair[rule]] for rule in ("first", "second")], pair["seeds_needed"]
+        blank = Proposal(
+            question=f"{pair['first']} or {pair['second']} at batch {at[0]:,}, warmup {at[1]:g}?",
+            now=(pair["low"], pair["high"]),
+            unit=measured.metric.word,
+            why=f"about {count} seeds for each rule would tell them apart, or show them equal",
+        )
+        yield propose_runs(arms, add_seeds(arms, count), blank)
 
 
 def _add_commands(

@@ -6,13 +6,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from analysis.figures import style
-from analysis.figures.final import WARMUP
+from analysis.figures.final import WARMUPS
 from analysis.figures.lines import draw_curve
 from analysis.figures.points import POINT, add_intervals, points, reading_note_of_curves
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Width
-from analysis.tables.comparable_runs import ComparableRuns
-from analysis.tables.metric import ACCURACY, Metric
+from analysis.tables.comparable_runs import ComparableRuns, takes_frame
+from analysis.tables.metric import ACCURACY, Metric, clock_label, clock_of
 
 #: With more lines than this in a panel bands hide each other, and are not drawn.
 MOST_BANDS = 4
@@ -24,32 +24,34 @@ _SHOWN = 1 / 2
 def curve_points(
     runs: pd.DataFrame, curves: pd.DataFrame, measure: str = "val_accuracy"
 ) -> pd.DataFrame:
-    """The replicates of each point at each epoch, summarised.
+    """The replicates of each point at each epoch, or number of examples, summarised.
 
     Uses `run_id`, `outcome` and the columns of `POINT` of the runs.
 
     Returns:
-        a row per point, outcome (finished or diverged) and epoch: `mean`, `sd`, `low` and `high`
-        (95 % t interval, as in `points`), `num_seeds`. Diverged and finished runs have separate
-        rows.
+        a row per point, outcome (finished or diverged) and `clock_of` the curves: `mean`, `sd`,
+        `low` and `high` (95 % t interval, as in `points`), `num_seeds`. Diverged and finished runs
+        have separate rows.
     """
     ended = runs[runs["outcome"].isin(["finished", "diverged"])]
-    joined = curves[["run_id", "epoch", measure]].merge(ended[["run_id", "outcome", *POINT]])
+    clock = clock_of(curves)
+    joined = curves[["run_id", clock, measure]].merge(ended[["run_id", "outcome", *POINT]])
     frame = (
-        joined.groupby([*POINT, "outcome", "epoch"], as_index=False)[measure]
+        joined.groupby([*POINT, "outcome", clock], as_index=False)[measure]
         .agg(["mean", "std", "count"])
         .rename(columns={"std": "sd", "count": "num_seeds"})
-        .sort_values([*POINT, "outcome", "epoch"], ignore_index=True)
+        .sort_values([*POINT, "outcome", clock], ignore_index=True)
     )
     return add_intervals(frame, frame["num_seeds"], measure)
 
 
+@takes_frame
 @style.use_style()
 def draw_per_epoch(
     compared: ComparableRuns, curves: pd.DataFrame, metric: Metric = ACCURACY, *,
     width: Width = "screen", ax: Given = None,
 ) -> Drawing:  # fmt: skip
-    """The metric after each epoch, of runs of a single lr rule (`split_by_rule`).
+    """The metric at each evaluation, of runs of a single lr rule (`split_by_rule`).
 
     With `ax`, an axes per batch, it is drawn into a figure of your own.
 
@@ -74,19 +76,22 @@ def draw_per_epoch(
             line = of_batch[of_batch["warmup_epochs"] == warmup]
             draw_curve(axes, line, mark=mark, label=f"{warmup:g}", has_band=has_bands)
         style.epoch_axis(axes)
+    clock = clock_label(frame, compared.runs)
     note = limit_to_end(sheet.panels, frame, metric)
-    sheet.label("epoch", style.value_label(metric))
+    sheet.label(clock, style.value_label(metric))
     summary = points(compared.runs, metric.name)
     note = reading_note_of_curves(summary, has_bands=has_bands) + note
-    title = f"{style.title_word(metric)} per epoch: {compared.title}"
-    return sheet.finish(frame, title, [compared.about, note], WARMUP)
+    by = "per epoch" if clock == "epoch" else "by examples"
+    title = f"{style.title_word(metric)} {by}: {compared.title}"
+    return sheet.finish(frame, title, [compared.about, note], WARMUPS.label_of(compared.runs))
 
 
 def limit_to_end(panels: list[Axes], frame: pd.DataFrame, metric: Metric) -> str:
     """Fit the axis to the end of training, where curves differ; return a note on what it cuts."""
     done = frame[frame["outcome"] == "finished"] if len(frame) else frame
     shown = done if len(done) else frame
-    late = shown[shown["epoch"] >= (1 - _SHOWN) * cast("float", shown["epoch"].max())]
+    at = shown[clock_of(frame)]
+    late = shown[at >= (1 - _SHOWN) * cast("float", at.max())]
     seeds = [late["mean"], late["mean"] - late["sd"], late["mean"] + late["sd"]]
     has_cut_bands = False
     for axes in panels:
@@ -96,6 +101,7 @@ def limit_to_end(panels: list[Axes], frame: pd.DataFrame, metric: Metric) -> str
         return ""
     bottom, top = panels[0].get_ylim()
     is_cut = bool(((frame["mean"] < bottom) | (frame["mean"] > top)).any())
-    notes = [" The axis is that of the last half; earlier epochs are cut."] if is_cut else []
+    cut = " The axis is that of the last half; what is earlier is cut."
+    notes = [cut] if is_cut else []
     notes += [" Bands that end at the frame are wider."] if has_cut_bands else []
     return "".join(notes)

@@ -52,7 +52,8 @@ def _drawings(
     """The figures of comparable runs, by the rest of their names."""
     metric, ending = measured.metric, f"-{compared.name}" if compared.name else ""
     yield f"vs_batch{ending}", draw_against_batch(compared, metric, width=width)
-    yield f"vs_warmup{ending}", draw_against_warmup(compared, metric, width=width)
+    if len({*compared.runs["warmup_epochs"]}) > 1:
+        yield f"vs_warmup{ending}", draw_against_warmup(compared, metric, width=width)
     for group in split_by_rule(compared):
         name = f"per_epoch-{group.name}" if group.name else "per_epoch"
         yield name, draw_per_epoch(group, measured.curves, metric, width=width)

@@ -17,7 +17,7 @@ from analysis.figures.points import points, reading_note, sum_half_width
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import INCHES, SMALL, Scale, Width
 from analysis.stats.replicates import describe_diverged
-from analysis.tables.comparable_runs import ComparableRuns
+from analysis.tables.comparable_runs import ComparableRuns, example_unit, takes_frame, warmup_unit
 from analysis.tables.metric import ACCURACY, Metric
 
 #: Horizontal axes in words, and strips below panels.
@@ -35,12 +35,19 @@ class Axis:
     scale: Scale
     draw: Callable[[Axes, Sequence[Any]], None]
 
+    def label_of(self, runs: pd.DataFrame) -> str:
+        """Its label, with the unit that these runs count in."""
+        label = self.label.replace("[examples]", f"[{example_unit(runs)}]")
+        return label.replace("[epochs]", f"[{warmup_unit(runs)}]")
+
 
 BATCHES = Axis("global_batch", "batch", BATCH, style.BATCHES, style.batch_axis)
 WARMUPS = Axis("warmup_epochs", "warmup", WARMUP, style.WARMUPS, style.warmup_axis)
+RULES = Axis("lr_rule", "rule", "learning-rate rule", style.PLACES, style.rate_axis)
 RATES = Axis("peak_lr", "learning rate", "peak learning rate", style.RATES, style.rate_axis)
 
 
+@takes_frame
 @style.use_style()
 def draw_against_batch(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
@@ -48,11 +55,13 @@ def draw_against_batch(
 ) -> Drawing:  # fmt: skip
     """The metric after the last epoch against the global batch, a line per warmup.
 
+    Of a single warmup there is a line per lr rule, and one panel.
     With `ax`, an axes per lr rule, it is drawn into a figure of your own.
     """
     return _draw(compared, metric, BATCHES, WARMUPS, width, ax)
 
 
+@takes_frame
 @style.use_style()
 def draw_against_warmup(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
@@ -68,24 +77,29 @@ def _draw(
     frame = points(compared.runs, metric.name)
     rules = sorted(frame["lr_rule"].unique())
     places, levels = (sorted(frame[axis.column].unique()) for axis in (x, by))
-    lost = frame.loc[frame["num_diverged"] > 0, "lr_rule"]
-    sheet = Sheet.new(width, ax, len(rules), strips=[rule in set(lost) for rule in rules])
+    names = {level: f"{round(level, 6):,.12g}" for level in levels}
+    marks, panel = style.ordered_marks(len(levels)), "lr_rule"
+    if len(levels) == 1 < len(rules):  # rules are lines of one panel
+        names, panel, by = {rule: str(rule) for rule in rules}, by.column, RULES
+        marks, rules = [*style.named_marks(names.values()).values()], levels
+    lost = set(frame.loc[frame["num_diverged"] > 0, panel])
+    sheet = Sheet.new(width, ax, len(rules), strips=[rule in lost for rule in rules])
     for i, (axes, rule) in enumerate(zip(sheet.panels, rules, strict=True)):
         x.draw(axes, places)
         if len(rules) > 1:
             axes.set_title(f"lr {rule}", parse_math=False)
-        if rule in set(lost):
+        if rule in lost:
             sheet.add_strip(i, DIVERGED)
-    for i, (level, mark) in enumerate(zip(levels, style.ordered_marks(len(levels)), strict=True)):
-        lane = Lane(places, x.scale, i, len(levels))
+    for i, ((level, label), mark) in enumerate(zip(names.items(), marks, strict=True)):
+        lane = Lane(places, x.scale, i, len(names))
         for j, (axes, rule) in enumerate(zip(sheet.panels, rules, strict=True)):
-            line = frame[(frame[by.column] == level) & (frame["lr_rule"] == rule)]
-            label, strip = f"{round(level, 6):,.12g}", sheet.strips.get(j)
+            line = frame[(frame[by.column] == level) & (frame[panel] == rule)]
+            strip = sheet.strips.get(j)
             draw_points(axes, line, x.column, mark=mark, lane=lane, label=label, strip=strip)
     note = reading_note(frame) + limit_values(sheet.panels, frame, metric)
-    sheet.label(x.label, style.value_label(metric))
+    sheet.label(x.label_of(compared.runs), style.value_label(metric))
     title = f"{style.title_word(metric)} after the last epoch against {x.word}: {compared.title}"
-    return sheet.finish(frame, title, [compared.about, note], by.label)
+    return sheet.finish(frame, title, [compared.about, note], by.label_of(compared.runs))
 
 
 #: What a note says where bars leave the panel.
@@ -110,10 +124,14 @@ _LETTER = 0.64 * SMALL / 72  # width of a digit [inches]
 #: Follows a value where some of the runs diverged, and stands for it where all did.
 _SOME, _ALL = "†", "div."
 
-_NOTE = "Cells: means over finished seeds; framed: the best warmup of each batch"
+_NOTE = (
+    "Cells: means over finished seeds; framed: the best warmup of a batch, if its 95 % interval is "
+    "apart from that of another"
+)
 _NOTE_ON_DIVERGED = f"; {_SOME}: some runs diverged, {_ALL}: all did"
 
 
+@takes_frame
 @style.use_style()
 def draw_heat_map(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
@@ -144,7 +162,7 @@ def draw_heat_map(
         axes.spines[["left", "bottom"]].set_visible(False)
         if len(rules) > 1:
             axes.set_title(f"lr {rule}", parse_math=False)
-    sheet.label(BATCH, WARMUP)
+    sheet.label(*(axis.label_of(compared.runs) for axis in (BATCHES, WARMUPS)))
     unit = style.value_label(metric)
     title = f"{style.title_word(metric)} after the last epoch by batch and warmup: {compared.title}"
     note = f"{unit}. {_NOTE}{_NOTE_ON_DIVERGED if frame['num_diverged'].any() else ''}. "
@@ -156,8 +174,8 @@ def _write_values(
     axes: Axes, of_rule: pd.DataFrame, grid: pd.DataFrame, colors: Normalize, metric: Metric,
     digits: int,
 ) -> None:  # fmt: skip
-    """Write the mean into each cell, and frame the best warmup of each batch."""
-    best = (metric.sign * grid).max()
+    """Write the mean into each cell, and frame the best of each batch, if it can be told."""
+    best = {batch: find_best(at, metric) for batch, at in of_rule.groupby("global_batch")}
     rows, columns = [*grid.index], [*grid.columns]
     size: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": SMALL}
     for _, row in of_rule.iterrows():
@@ -171,9 +189,18 @@ def _write_values(
         ink = max(("black", "white"), key=lambda color: style.contrast(color, paper))
         text = _number(mean, metric, digits) + (_SOME if row["num_diverged"] else "")
         axes.text(x + 0.5, y + 0.5, text, color=ink, **size)
-        if metric.sign * mean == best[row["global_batch"]]:
+        if row["warmup_epochs"] == best[row["global_batch"]]:
             place = x + 0.04, y + 0.06
             axes.add_patch(Rectangle(place, 0.92, 0.88, fill=False, edgecolor=ink, linewidth=1.0))
+
+
+def find_best(at_batch: pd.DataFrame, metric: Metric) -> float | None:
+    """The warmup with the best mean, if its interval is apart from that of another."""
+    ends = np.sort(metric.sign * at_batch[["low", "high"]].to_numpy(float), axis=1)
+    means = metric.sign * at_batch["mean"]
+    best = int(np.nan_to_num(means, nan=-np.inf).argmax())
+    is_apart = (ends[:, 1] < ends[best, 0]).any()
+    return float(at_batch["warmup_epochs"].iloc[best]) if is_apart else None
 
 
 def _digits(means: pd.Series, metric: Metric, cell: float) -> int:
@@ -223,6 +250,7 @@ def lost_per_doubling(runs: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataF
     return pd.DataFrame(rows, columns=[*_LINE, *names])
 
 
+@takes_frame
 @style.use_style()
 def draw_lost_per_doubling(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
@@ -251,7 +279,8 @@ def draw_lost_per_doubling(
     style.value_axis(axes, metric)
     unit = {"%": "[points]", "": ""}.get(metric.unit, f"[{metric.unit}]")
     verb = "lost" if metric.mode == "max" else "gained"
-    sheet.label(WARMUP, f"{metric.word} {verb} per doubling {unit}".strip())
+    label = f"{metric.word} {verb} per doubling {unit}".strip()
+    sheet.label(WARMUPS.label_of(compared.runs), label)
     first = frame.iloc[0]
     spans = f"batches from {first['smallest_batch']:,} to {first['largest_batch']:,}"
     note = (

@@ -21,6 +21,9 @@ _STEP = 0.018
 
 _BAND = 0.16
 
+#: About so many epochs of a curve are marked.
+_MARKERS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -80,21 +83,21 @@ def draw_points(
 def draw_curve(
     axes: Axes, frame: pd.DataFrame, *, mark: Mark, label: str = "", has_band: bool = True
 ) -> None:
-    """Means over epochs with 95 % bands; a thin line of diverged runs, a cross below its end.
+    """Means of curves with 95 % bands; a thin line of diverged runs, a cross below its end.
 
     The frame is a line of what `curve_points` returns.
     """
     line = frame[frame["outcome"] == "finished"]
     lost = frame[frame["outcome"] == "diverged"]
-    single = mark.marker if len(line) == 1 else ""
+    clock = "epoch" if "epoch" in frame else "examples_seen"
     axes.plot(
-        line["epoch"], line["mean"], mark.linestyle, color=mark.color, marker=single,
-        label=label or None,
+        line[clock], line["mean"], mark.linestyle, color=mark.color, marker=mark.marker,
+        markersize=2.6, markevery=max(1, len(line) // _MARKERS), label=label or None,
     )  # fmt: skip
     if has_band:
         low, high = line["low"], line["high"]
-        axes.fill_between(line["epoch"], low, high, color=mark.color, alpha=_BAND, linewidth=0)
+        axes.fill_between(line[clock], low, high, color=mark.color, alpha=_BAND, linewidth=0)
     if len(lost):
-        axes.plot(lost["epoch"], lost["mean"], mark.linestyle, color=mark.color, linewidth=0.5)
+        axes.plot(lost[clock], lost["mean"], mark.linestyle, color=mark.color, linewidth=0.5)
         foot = axes.get_xaxis_transform()
-        axes.plot(lost["epoch"].iloc[-1:], [0.03], "x", color=mark.color, transform=foot)
+        axes.plot(lost[clock].iloc[-1:], [0.03], "x", color=mark.color, transform=foot)

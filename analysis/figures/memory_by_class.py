@@ -2,18 +2,31 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel
 
 from analysis.figures import style
 from analysis.figures.sheet import Drawing, Sheet, save
 from analysis.figures.style import Width
 from sweeper.spec.run_memory import CLASSES, DEVICE
 from sweeper.store.memory_cache import KindMemory
+from sweeper.store.publish import Text, read_as
 
 _CLASSES = (*CLASSES, DEVICE)
 _MOST_BARS = 10
+
+
+class _About(BaseModel):
+    """What the memory of a kind of run depends on, as far as it names the kind."""
+
+    module: dict[str, Any] | None = None
+    model: dict[str, Any] | None = None
+    optimizer: dict[str, Any]
+    precision: Text
+    device: dict[str, Any]
 
 
 def memory_frames(results: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -32,10 +45,10 @@ def memory_frames(results: Sequence[str]) -> Iterator[tuple[str, pd.DataFrame]]:
                 for size in sorted(sizes)[-_MOST_BARS:]
                 if size and (classes := kind.classes(size))
             ]
-            if rows and (about := kind.about):  # else about.json is damaged
-                groups = [about[key] for key in ("module", "model", "optimizer") if key in about]
-                names = [str(group.get("_target_", "")).rpartition(".")[2] for group in groups]
-                name = ", ".join([*names, about["precision"], about["device"]["kind"]])
+            if rows and (about := read_as(_About, path)):
+                groups = (about.module, about.model, about.optimizer)
+                names = [str(g.get("_target_", "")).rpartition(".")[2] for g in groups if g]
+                name = ", ".join([*names, about.precision, str(about.device.get("kind"))])
                 yield name, pd.DataFrame(rows).astype({"peak_gib": float})
 
 

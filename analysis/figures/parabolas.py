@@ -8,19 +8,19 @@ import pandas as pd
 
 from analysis.figures import style
 from analysis.figures.final import CUT, RATES, WARMUPS, Axis
-from analysis.figures.lines import Lane
 from analysis.figures.points import points
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Scale, Width
 from analysis.stats.optimum import Optima, best_lrs, best_warmups
 from analysis.stats.replicates import make_rng
-from analysis.tables.comparable_runs import ComparableRuns
+from analysis.tables.comparable_runs import ComparableRuns, takes_frame
 from analysis.tables.metric import ACCURACY, Metric
 
 _FEWEST = 3  # settings of a batch for a parabola
 _DRAWN = 60  # places of a curve
 
 
+@takes_frame
 @style.use_style()
 def draw_best_warmups(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
@@ -34,6 +34,7 @@ def draw_best_warmups(
     return _draw(compared, metric, WARMUPS, best_warmups, width, ax)
 
 
+@takes_frame
 @style.use_style()
 def draw_best_rates(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
@@ -91,10 +92,9 @@ def _draw(
         fits.append(fit)
         notes += [f"lr {rule}: {optima.note}."] if optima.note else []
         of.draw(axes, settings)
-        for i, (batch, mark) in enumerate(zip(batches, marks, strict=True)):
-            lane = Lane(settings, of.scale, i, len(batches))
+        for batch, mark in zip(batches, marks, strict=True):
             line = of_rule[of_rule["global_batch"] == batch]
-            place = lane.at(line[of.column])
+            place = line[of.column]  # on its curve, though bars of batches may overlap
             axes.vlines(
                 place, line["low"], line["high"], color=mark.color, linewidth=0.6, alpha=0.6
             )
@@ -107,7 +107,7 @@ def _draw(
         style.value_axis(axes, metric)
     seen = frame["mean"]
     cut = [style.value_limits(a, metric, seen, frame[["low", "high"]]) for a in sheet.panels]
-    sheet.label(of.label, style.value_label(metric))
+    sheet.label(of.label_of(runs), style.value_label(metric))
     found = pd.concat(fits, ignore_index=True)
     title = f"Parabolas behind the best {of.word}: {compared.title}"
     words = [compared.about, _note(frame, found, of, notes) + (CUT if any(cut) else "")]

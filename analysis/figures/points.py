@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from analysis.tables.comparable_runs import ComparableRuns, file_names
+from analysis.tables.comparable_runs import ComparableRuns, file_names, find_earliest
 from analysis.tables.load import FRACTIONS
 from sweeper.spec.sentences import several
 
@@ -59,7 +59,7 @@ POINT = ["global_batch", "warmup_epochs", "lr_rule"]
 
 #: With more seeds than this at a point their dots are a blot, and are not drawn.
 _MOST_DOTS = 25
-_MOST_NAMED = 12
+_MOST_NAMED = 3
 
 
 def points(
@@ -117,9 +117,10 @@ def _list_known(values: pd.Series) -> list[float]:
 
 
 def split_by_rule(compared: ComparableRuns) -> Iterator[ComparableRuns]:
-    """The runs of each lr rule separately, with the rule in title and name."""
+    """The runs of each lr rule, which is in the title, and in the name if not begun first."""
     rules = sorted(compared.runs["lr_rule"].unique())
-    names = file_names({rule: f"lr_rule={rule}" for rule in rules})
+    first = compared.runs["lr_rule"].iloc[find_earliest(compared.runs)]
+    names = file_names({rule: f"lr_rule={rule}" * (rule != first) for rule in rules})
     for rule in rules if len(rules) > 1 else ():
         runs = compared.runs[compared.runs["lr_rule"] == rule]
         name = "-".join(filter(None, [names[rule], compared.name]))
@@ -138,6 +139,7 @@ def reading_note(frame: pd.DataFrame) -> str:
     dots = "; small dots: seeds" if has_dots(frame) else ""
     is_alike = ((frame["values"].map(len) > 1) & frame["low"].isna()).any()
     bare = ", none where all seeds measured the same" * bool(is_alike)
+    bare += ", cut at 100 %" * bool((frame["high"] == 1).any())
     bars = f"Marks: means over finished seeds ({{}} per point); bars: 95 % t intervals{bare}{dots}."
     return " ".join([_describe_seeds(frame, bars), *_describe_others(frame)])
 

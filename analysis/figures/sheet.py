@@ -41,11 +41,12 @@ class Drawing:
 
 
 @style.use_style()
-def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
+def save(drawing: Drawing, folder: Path | str, name: str) -> list[Path]:
     """Write a figure in every format, its frame as CSV and its caption as text.
 
     The folder is made if absent.
     """
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{ending}" for ending in FORMATS]
     engine = drawing.figure.get_layout_engine()
@@ -158,6 +159,8 @@ class Sheet:
 
     def label(self, x: str, y: str) -> None:
         """Name the axes, once where panels share them."""
+        if self.panels[0].get_xscale() == "function":  # of warmups
+            x = f"{x}, on the scale log(warmup + 1)"
         for i, axes in enumerate(self.panels):
             if axes in self.lowest:
                 self.strips.get(i, axes).set_xlabel(x)

@@ -1,14 +1,16 @@
 """How all figures look: widths, letters, colours, marks, axes and words. Needs no display."""
 
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
+from matplotlib.font_manager import fontManager
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import ArrayLike
 
@@ -53,8 +55,23 @@ _RC: dict[str, Any] = {
     "svg.fonttype": "none",  # text stays text
 }
 
-#: Decorator for functions that draw or save a figure.
-use_style = partial(mpl.rc_context, cast("Any", _RC))
+#: Fonts with more letters, of which those that are installed are used where ours lacks one.
+_MORE_LETTERS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Zen Hei",
+    "Microsoft YaHei", "PingFang SC", "Hiragino Sans", "Malgun Gothic", "Arial Unicode MS",
+)  # fmt: skip
+
+
+@contextmanager
+def use_style() -> Generator[None]:
+    """Decorates functions that draw or save a figure. Letters that no font has are boxes."""
+    known = {font.name for font in fontManager.ttflist}
+    families = ["DejaVu Sans", *(name for name in _MORE_LETTERS if name in known)]
+    settings: Any = {**_RC, "font.family": families}
+    with mpl.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        yield
+
 
 #: Dark to light, each with enough contrast with white; ten steps can be distinguished.
 _ORDERED = LinearSegmentedColormap.from_list(
@@ -174,6 +191,9 @@ def value_limits(axes: Axes, metric: Metric, seen: ArrayLike, bars: ArrayLike = 
     """
     values, ends = _finite_values(seen), _finite_values(bars)
     if not len(values):
+        axes.set_yticks([])
+        middle: dict[str, Any] = {"ha": "center", "va": "center", "transform": axes.transAxes}
+        axes.text(0.5, 0.5, "no run finished", color=GREY, **middle)
         return False
     low, high = values.min(), values.max()
     room = (high - low) or 0.05 * abs(high) or 1.0

@@ -4,13 +4,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures import style
-from analysis.figures.final import BATCH, CUT
+from analysis.figures.final import CUT
 from analysis.figures.lines import Lane, draw_points
 from analysis.figures.points import points
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Width
 from analysis.stats.batch_limits import CriticalBatch, critical_batch, doubling_batch
 from analysis.stats.replicates import DRAWS, Estimate, format_estimate, make_rng
+from analysis.tables.comparable_runs import example_unit
 from sweeper.spec.sentences import several
 
 _DRAWN = 100  # places of a curve
@@ -55,7 +56,7 @@ def draw_steps_to_target(
     done = reached[reached["reached_target"]].assign(outcome="finished")
     if not len(done):
         return None
-    frame = points(done, "steps_to_target", ["global_batch"])
+    frame = _widen_coarse(points(done, "steps_to_target", ["global_batch"]), done)
     batches = frame["global_batch"].tolist()
     frame["perfect_scaling"] = frame["mean"].iloc[0] * batches[0] / frame["global_batch"]
     sheet = Sheet.new(width, ax)
@@ -82,12 +83,23 @@ def draw_steps_to_target(
     named = ", ".join(f"{batch:,}" for batch in sorted(missed["global_batch"].unique()))
     unmet = f"{several(len(missed), 'replicate')} never reached it (batch {named})."
     bars = ", with 95 % t intervals" if frame["low"].notna().any() else ""
+    bars += ", no narrower than between two evaluations" * ("steps_to_target_spacing" in done)
     note = f"Marks: means{bars}; small dots: replicates."
     note += CUT if (frame["low"] < axes.get_ylim()[0]).any() else ""
-    sheet.label(BATCH, f"steps to {goal}")
+    sheet.label(f"global batch [{example_unit(reached)}]", f"steps to {goal}")
     title = f"Steps to {goal} against batch"
     lines = [about, " ".join([note, words, unmet if len(missed) else ""]).strip()]
     return sheet.finish(frame, title, lines)
+
+
+def _widen_coarse(frame: pd.DataFrame, done: pd.DataFrame) -> pd.DataFrame:
+    """Intervals at least as wide as 95 % of the time between two evaluations."""
+    if "steps_to_target_spacing" not in done:
+        return frame
+    half = 0.475 * done.groupby("global_batch")["steps_to_target_spacing"].mean().to_numpy()
+    low = (frame["mean"] - half).where(frame["num_finished"] > 1)
+    high = (frame["mean"] + half).where(frame["num_finished"] > 1)
+    return frame.assign(low=np.fmin(frame["low"], low), high=np.fmax(frame["high"], high))
 
 
 def describe_doubling(
@@ -98,14 +110,14 @@ def describe_doubling(
         doubling = doubling_batch(reached, rng, draws)
         fit = critical_batch(reached, rng, draws)
     except ValueError as error:
-        return None, None, f"Not decidable where examples double: {error}"
+        return None, None, f"Where examples double is not known: {error}"
     found = fit.critical_batch
     at = format_estimate(doubling, " examples")
     at = f"at {at}" if np.isfinite(doubling.value) else at.replace("inf examples", "at none", 1)
     ratio = f"no E_min / S_min: {found.note}"
     if not np.isnan(found.value):
         ratio = f"E_min / S_min of the hyperbola: {format_estimate(found, ' examples')}"
-        if not np.isnan(fit.lack_of_fit):
+        if f"F = {fit.lack_of_fit:.3g}" not in found.note and not np.isnan(fit.lack_of_fit):
             ratio += f"; lack of fit F = {fit.lack_of_fit:.3g} (p = {fit.lack_of_fit_p:.2g})"
     ratio = f"{ratio[0].upper()}{ratio[1:]}"
     text = f"Examples to target are twice those of the smallest batch {at}. {ratio}."

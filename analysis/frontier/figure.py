@@ -13,11 +13,7 @@ _UNITS = {"h": 3600.0, "min": 60.0, "s": 1.0}
 
 @style.use_style()
 def draw_frontier(
-    found: Tradeoff,
-    about: str = "",
-    *,
-    width: Width = "screen",
-    ax: Given = None,
+    found: Tradeoff, about: str = "", *, width: Width = "screen", ax: Given = None
 ) -> Drawing:
     """Time to the target against device-hours, with the knee; marks at the fastest of each batch.
 

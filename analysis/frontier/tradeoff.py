@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.frontier.machines import Cluster, Speeds
-from analysis.stats.batch_limits import FEWEST_EPOCHS
+from analysis.stats.batch_limits import FEWEST_EVALUATIONS, evaluations_to_target
 from analysis.stats.replicates import DRAWS, Array, Replicates, make_rng, percentile_interval
+from analysis.stats.wild import drop_wild
 from sweeper.planning.exchange import BACKWARD_SHARE, Algorithm, exchange
 
 #: Limit on ``log(draw / mean)``, which is huge for some draws with two seeds.
@@ -18,40 +19,25 @@ _FARTHEST = 50.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is trained, apart from the batch.
+    """What is trained, apart from the batch."""
 
-    Attributes:
-        num_bytes: of all gradients, as they are exchanged.
-        evaluation_share: time of evaluations, as a fraction of the time of training on a device.
-        speeds: of a device.
-        algorithm: of the exchange; None: as NCCL chooses.
-    """
-
-    num_bytes: float
+    num_bytes: float  # of all gradients, as they are exchanged
+    #: time of evaluations, as a fraction of the time of training on a device.
     evaluation_share: float
-    speeds: Speeds
-    algorithm: Algorithm | None = None
+    speeds: Speeds  # of a device
+    algorithm: Algorithm | None = None  # of the exchange; None: as NCCL chooses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An optimizer step.
+    """An optimizer step."""
 
-    Attributes:
-        micro_batch: examples per device per forward/backward.
-        accumulation_steps: micro-batches per device.
-        compute_s: of all micro-batches [seconds].
-        exchange_s: of the gradients, hidden or not [seconds].
-        exposed_s: the part of the exchange that the backward pass does not hide [seconds].
-        evaluation_s: this step's share of evaluations [seconds].
-    """
-
-    micro_batch: int
-    accumulation_steps: int
-    compute_s: float
-    exchange_s: float
-    exposed_s: float
-    evaluation_s: float
+    micro_batch: int  # examples per device per forward/backward
+    accumulation_steps: int  # micro-batches per device
+    compute_s: float  # of all micro-batches [seconds]
+    exchange_s: float  # of the gradients, hidden or not [seconds]
+    exposed_s: float  # the part of the exchange that the backward pass does not hide [seconds]
+    evaluation_s: float  # this step's share of evaluations [seconds]
 
     @property
     def total_s(self) -> float:
@@ -119,24 +105,17 @@ def time_points(
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Steps to the target by batch, with draws of their means.
+    """Steps to the target by batch, with draws of their means."""
 
-    Attributes:
-        means: by batch.
-        draws: of the means, by batch; empty without two seeds of every batch.
-        notes: what limits them.
-    """
-
-    means: dict[int, float]
-    draws: Mapping[int, Array]
-    notes: tuple[str, ...] = ()
+    means: dict[int, float]  # by batch
+    draws: Mapping[int, Array]  # of the means, by batch; empty without two seeds of every batch
+    notes: tuple[str, ...] = ()  # what limits them
 
 
 def steps_to_target(reached: pd.DataFrame) -> Steps:
     """Steps by batch, from runs as `to_target` returns them, a row for each batch and seed.
 
-    Raises:
-        ValueError: if no batch reached the target in all of its runs.
+    ValueError if no batch reached the target in all of its runs.
     """
     is_missed = ~reached.groupby("global_batch")["reached_target"].transform("all")
     missed = ", ".join(f"{b:,}" for b in sorted(reached["global_batch"][is_missed].unique()))
@@ -150,55 +129,58 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
     cells = Replicates.from_runs(usable, ["global_batch"], "steps_to_target")
     batches = [int(b) for b in cells.points["global_batch"]]
     rng = make_rng()
+    free = np.where(cells.is_coarse, np.inf, cells.counts - 1)
+    known = zip(batches, cells.means, cells.mean_variances, free, strict=True)
     draws = {} if cells.no_interval else {
-        batch: _draw_means(values, rng) for batch, values in zip(batches, cells.values, strict=True)
+        batch: _draw_means(mean, variance, freedom, rng) for batch, mean, variance, freedom in known
     }  # fmt: skip
     notes = [f"Left out, as not every run reached the target: batch {missed}."] if missed else []
     if "epochs_to_target" in usable:
-        epochs = usable.groupby("global_batch")["epochs_to_target"].mean()
-        if soon := ", ".join(f"{batch:,}" for batch in epochs.index[epochs < FEWEST_EPOCHS]):
+        taken, unit = evaluations_to_target(usable)
+        if soon := ", ".join(f"{batch:,}" for batch in taken.index[taken < FEWEST_EVALUATIONS]):
+            span = "an epoch" if unit == "epochs" else "the time between two"
             notes.append(
-                f"Reached in fewer than {FEWEST_EPOCHS} epochs at batch {soon}: where in an epoch "
-                "is not known, so these times may be up to an epoch too long, and their intervals "
-                "are too narrow."
+                f"Reached in fewer than {FEWEST_EVALUATIONS} {unit} at batch {soon}: where in "
+                f"{span} is not known, so these times may be up to {span} too long, which is more "
+                "than their intervals say."
             )
-    return Steps(dict(zip(batches, map(float, cells.means), strict=True)), draws, tuple(notes))
+    means = dict(zip(batches, map(float, cells.means), strict=True))
+    kept, wild = drop_wild(usable, ["global_batch"], "steps_to_target")
+    if wild:
+        less = steps_to_target(kept).means
+        without = ", ".join(f"{less[b]:,.0f} steps at {b:,}" for b in less if less[b] != means[b])
+        notes.append(f"{wild[0].upper()}{wild[1:]} (without: {without}).")
+    return Steps(means, draws, tuple(notes))
 
 
-def _draw_means(steps: Array, rng: np.random.Generator) -> Array:
+def _draw_means(mean: float, variance: float, free: float, rng: np.random.Generator) -> Array:
     """Draws of a batch's mean whose central 95 % are Student's interval, in logarithms.
 
     Each batch's interval comes from the spread of its own seeds, which few seeds tell poorly; the
     spread at other batches is no help.
     """
-    mean = steps.mean()
-    error = steps.std(ddof=1) / np.sqrt(len(steps)) / mean
-    away = error * rng.standard_t(len(steps) - 1, DRAWS)
+    drawn = rng.standard_normal(DRAWS) if free == np.inf else rng.standard_t(free, DRAWS)
+    away = np.sqrt(variance) / mean * drawn
     return mean * np.exp(np.clip(away, -_FARTHEST, _FARTHEST))
 
 
 @dataclass(frozen=True, slots=True)
 class Tradeoff:
-    """Time against device-hours.
+    """Time against device-hours."""
 
-    Attributes:
-        everything: every batch on every number of devices, with the columns of `time_points`.
-        best: a row for each batch, at its fastest or on the devices asked for; with intervals.
-        frontier: rows that no other beats in both time and device-hours, the cheapest first.
-        knee: the row with the least product of time and device-hours.
-        doubled: the fastest row on at most twice the knee's devices; where none of these is
-            faster, the cheapest that is; None without any.
-        time_share: time after the doubling, of the time before, with its interval.
-        hours_share: device-hours likewise.
-    """
-
+    #: every batch on every number of devices, with the columns of `time_points`.
     everything: pd.DataFrame
+    #: a row for each batch, at its fastest or on the devices asked for; with intervals.
     best: pd.DataFrame
+    #: rows that no other beats in both time and device-hours, the cheapest first.
     frontier: pd.DataFrame
-    knee: pd.Series
+    knee: pd.Series  # the row with the least product of time and device-hours
+    #: the fastest row on at most twice the knee's devices; where none of these is faster, the
+    #: cheapest that is; None without any.
     doubled: pd.Series | None
+    #: time after the doubling, of the time before, with its interval.
     time_share: tuple[float, float, float]
-    hours_share: tuple[float, float, float]
+    hours_share: tuple[float, float, float]  # device-hours likewise
 
 
 def find_tradeoff(
@@ -206,8 +188,7 @@ def find_tradeoff(
 ) -> Tradeoff:
     """Compare all batches on all numbers of devices; `devices` limits the table to one number.
 
-    Raises:
-        ValueError: if no batch can be shared by so many devices.
+    ValueError if no batch can be shared by so many devices.
     """
     everything = time_points(steps.means, work, cluster)
     asked = everything if devices is None else time_points(steps.means, work, cluster, devices)

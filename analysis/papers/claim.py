@@ -1,6 +1,6 @@
-"""A claim about the runs, judged: reproduced, contradicted, or not decidable with these runs."""
+"""A claim about the runs, judged: reproduced, contradicted, or why neither."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,16 +18,21 @@ from analysis.stats.contrasts import (
 )
 from analysis.stats.optimum import best_warmups, exponent_draws
 from analysis.stats.replicates import Array, format_share, validation_size
+from analysis.stats.wild import drop_wild
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.which_runs import ended_runs
 
-REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "not decidable"
+REPRODUCED, CONTRADICTED, UNDECIDED = "reproduced", "contradicted", "undecided"
+NOT_RUN, NOT_TESTED, REFUSED = "not run", "not tested", "refused"
 
 #: How a verdict's reason begins, if the claim needs what the runs do not record.
 LACKING = "these runs have no "
 
 #: Differences that seeds are proposed for; less does not matter [accuracy, 0 to 1; nats].
 MARGIN, LOSS_MARGIN = 0.003, 0.02
+
+#: Runs that start later than this after all others have ended were added by another command.
+_PAUSE = pd.Timedelta(seconds=10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +85,19 @@ class Verdict:
     Attributes:
         text: the statement.
         where: the figure or section.
-        verdict: reproduced, contradicted or not decidable.
+        verdict: reproduced, contradicted, or why it is neither: undecided so far, not run, not
+            tested (one seed, say), refused.
+        first: the point that the effect is the mean of, less that of another; empty if it is not.
+        second: the other point.
         effect: the effect; nan if it cannot be computed.
         low: lower end of its 95 % interval, not corrected for other claims.
         high: upper end.
         p: one-sided p value of the nearer verdict, if it were the only claim; nan if it cannot be
             judged.
-        p_corrected: the same, corrected for the paper's other claims; decides.
+        p_corrected: the same, corrected for the paper's other claims and for looks; decides.
         unit: of the effect.
         num_seeds: fewest replicates of its points.
+        num_looks: how often it could be judged so far, each time before more runs were added.
         seeds_needed: replicates per point that would decide it; 0 if decided, -1 if unknown.
         seeds_for: the effect's distance from its bounds that `seeds_needed` assumes.
         why: in words.
@@ -96,7 +105,9 @@ class Verdict:
 
     text: str
     where: str
-    verdict: str = UNDECIDED
+    verdict: str = NOT_RUN
+    first: str = ""
+    second: str = ""
     effect: float = np.nan
     low: float = np.nan
     high: float = np.nan
@@ -104,9 +115,15 @@ class Verdict:
     p_corrected: float = np.nan
     unit: str = "accuracy"
     num_seeds: int = 0
+    num_looks: int = 1
     seeds_needed: int = -1
     seeds_for: float = np.nan
     why: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is neither reproduced nor contradicted."""
+        return self.verdict not in (REPRODUCED, CONTRADICTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +218,59 @@ def judge_claim(
     arms = [runs[here] for here in point_masks(runs, claim.points)]
     names, metric = [str(point) for point in claim.points], claim.metric
     measured = point_values(arms, names, metric, runs[metric.name])
+    seeds, looks = measured.num_seeds, count_looks(arms)
     blank = Verdict(
-        text=claim.text, where=claim.where, unit=claim.unit, num_seeds=measured.num_seeds
+        text=claim.text, where=claim.where, unit=claim.unit, num_seeds=seeds, num_looks=looks
     )
     if measured.num_seeds == 0:
         lacks = [not len(values) for values in measured.ranked]
         return replace(blank, why=_describe_missing(everything, claim.points, lacks))
     if claim.contrasts is None:
         return _judge_exponent(claim, runs, rng, blank)
-    return judge_contrasts(claim.contrasts, measured, blank, rng, num_claims)
+    contrasts = claim.contrasts
+
+    def judge(arms: Sequence[pd.DataFrame]) -> Verdict:
+        measured = point_values(arms, names, metric, runs[metric.name])
+        return judge_contrasts(contrasts, measured, blank, rng, num_claims)
+
+    return judge_beside(judge, arms, ["paper_batch", "paper_warmup", "lr_rule"], metric)
+
+
+def judge_beside(
+    judge: Callable[[Sequence[pd.DataFrame]], Verdict],
+    arms: Sequence[pd.DataFrame],
+    by: Sequence[str],
+    metric: Metric = ACCURACY,
+) -> Verdict:
+    """The verdict on arms that differ in columns, with what it is without wild seeds."""
+    found, (kept, wild) = judge(arms), drop_wild(pd.concat(arms), by, metric.name)
+    if not wild:
+        return found
+    without = judge([arm[arm.index.isin(kept.index)] for arm in arms])
+    said = f"{wild} (without: {without.verdict}, p = {without.p:.2g} if it were the only claim)"
+    return replace(found, why="; ".join(filter(None, [said, found.why])))
+
+
+def number_sessions(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs with the `session` that each began in: those before it had ended and could be judged.
+
+    Uses `started_at` and `wall_s`; runs without these began in no session.
+    """
+    known = runs.dropna(subset=["started_at", "wall_s"]).sort_values("started_at")
+    starts = pd.to_datetime(known["started_at"], utc=True)
+    ends = starts + pd.to_timedelta(known["wall_s"].astype(float), unit="s")
+    has_paused = starts - ends.cummax().shift() > _PAUSE
+    return runs.assign(session=has_paused.cumsum())
+
+
+def count_looks(arms: Sequence[pd.DataFrame]) -> int:
+    """How often these points could be judged: now, and each time before a session added runs.
+
+    They could as soon as each had two or more. Uses `session`.
+    """
+    points = [arm["session"].value_counts() for arm in arms]
+    there = pd.concat(points, axis=1).fillna(0).sort_index().cumsum().min(axis=1)
+    return 1 + int((there.iloc[:-1] > 1).sum())
 
 
 def _describe_missing(runs: pd.DataFrame, points: Sequence[Point], lacks: Sequence[bool]) -> str:
@@ -235,21 +296,24 @@ def judge_contrasts(
     the effect is that of the runs that finished.
     """
     if blank.num_seeds < 2:
-        return replace(blank, why="one seed per point: no test")
+        return replace(blank, verdict=NOT_TESTED, why="one seed per point: no test")
     arms = Arms.from_seeds(measured.finished)
     if measured.num_validation:
         arms = arms.floor_variances(measured.num_validation)
     by_rank = contrasts.uses_any(np.array(measured.num_diverged) > 0)
     diverged = measured.describe_diverged(np.array(contrasts.uses.any(axis=0)))
     if any(by_rank) and contrasts.uses.sum(axis=1).min() < 2:
-        return replace(blank, why=f"nothing to rank against; {diverged}")
+        return replace(blank, verdict=NOT_TESTED, why=f"nothing to rank against; {diverged}")
     ranks = [
         rank_test(contrasts, i, measured.ranked, rng) if ranked else None
         for i, ranked in enumerate(by_rank)
     ]
     found = weigh_contrasts(contrasts, arms, ranks)
+    first, second = _name_pair(contrasts, arms, measured.names)
     judged = replace(
         blank,
+        first=first,
+        second=second,
         verdict=REPRODUCED if found.p_for <= found.p_against else CONTRADICTED,
         effect=float(found.value),
         low=float(found.low),
@@ -259,14 +323,27 @@ def judge_contrasts(
     )
     if np.isnan(judged.p):
         why = "every seed of a point measured the same: nothing to test by"
-        return replace(judged, verdict=UNDECIDED, low=np.nan, high=np.nan, why=why)
+        return replace(judged, verdict=NOT_TESTED, low=np.nan, high=np.nan, why=why)
     if not any(by_rank):
         resolution = LOSS_MARGIN if blank.unit == "nats" else MARGIN
-        level = ONE_SIDED / num_claims
+        level = ONE_SIDED / (
+            num_claims * (blank.num_looks + 1)
+        )  # with these seeds it is looked at again
         needed, distance = assured_seeds(contrasts, arms, resolution, level)
         needed = max(needed, blank.num_seeds + 1)
         judged = replace(judged, seeds_needed=needed, seeds_for=distance)
     return judged
+
+
+def _name_pair(contrasts: Contrasts, arms: Arms, names: Sequence[str]) -> tuple[str, str]:
+    """The two points that the deciding contrast is the difference of; empty if it is not one."""
+    values = np.where(contrasts.uses, contrasts.weights * arms.means, 0.0).sum(axis=1)
+    if np.isnan(values).any():
+        return "", ""
+    weights = contrasts.weights[int(values.argmax() if contrasts.is_any else values.argmin())]
+    if sorted(weights[weights != 0]) != [-1, 1]:
+        return "", ""
+    return names[int(weights.argmax())], names[int(weights.argmin())]
 
 
 def _judge_exponent(
@@ -277,7 +354,7 @@ def _judge_exponent(
     placed = runs.assign(global_batch=runs["paper_batch"], warmup_epochs=runs["paper_warmup"])
     found, drawn = exponent_draws(best_warmups(placed, rng, metric=claim.metric))
     if not drawn:
-        return replace(blank, effect=found.value, why=found.note)
+        return replace(blank, verdict=REFUSED, effect=found.value, why=found.note)
     p_for, p_against = map(max, zip(*(shares_outside(d, 0.0, 1.0) for d in drawn), strict=True))
     return replace(
         blank,
@@ -299,13 +376,20 @@ def shares_outside(draws: Array, lower: float, upper: float) -> tuple[float, flo
 
 
 def settle_verdicts(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts on a paper's claims as one family: decided by p values corrected by Holm."""
-    corrected = correct_by_holm(np.array([v.p for v in verdicts], dtype=float))
+    """The verdicts on a paper's claims as one family: decided by p values corrected by Holm.
+
+    Each is multiplied by its looks first (Bonferroni).
+    """
+    at_looks = np.array([v.p * v.num_looks for v in verdicts], dtype=float)
+    corrected = correct_by_holm(np.minimum(1.0, at_looks))
+    settled = [replace(v, p_corrected=float(p)) for v, p in zip(verdicts, corrected, strict=True)]
     return [
-        replace(verdict, p_corrected=float(p), seeds_needed=0, seeds_for=np.nan)
-        if p <= ONE_SIDED
-        else replace(verdict, p_corrected=float(p), verdict=UNDECIDED)
-        for verdict, p in zip(verdicts, corrected, strict=True)
+        v
+        if np.isnan(v.p)
+        else replace(v, seeds_needed=0, seeds_for=np.nan)
+        if v.p_corrected <= ONE_SIDED
+        else replace(v, verdict=UNDECIDED)
+        for v in settled
     ]
 
 

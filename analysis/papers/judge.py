@@ -1,8 +1,9 @@
 """Papers' claims judged on the runs, after the checks that come before any statistics."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 import pandas as pd
@@ -10,16 +11,19 @@ import pandas as pd
 from analysis.papers import NAMES, PAPERS, limit2020
 from analysis.papers.claim import (
     LACKING,
-    UNDECIDED,
+    NOT_TESTED,
+    REFUSED,
     Claim,
     Verdict,
     judge_claim,
     lacking_metric,
+    number_sessions,
     point_masks,
     runs_about,
     settle_verdicts,
 )
 from analysis.papers.paper import nearest_runs, place_runs
+from analysis.stats.contrasts import ONE_SIDED
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
 from analysis.tables.validity import ARM, confounds, same_arms, upper_edges
 from analysis.tables.which_runs import ended_runs
@@ -61,13 +65,14 @@ class Judged:
 
 
 def judge_all(runs: pd.DataFrame, curves: pd.DataFrame) -> list[Judged]:
-    """Judge the claims of papers at whose points there are runs; if none, of the first paper."""
+    """Judge the claims of papers that have a claim at whose points there are runs."""
     judged = [judge_paper(name, runs, curves) for name in NAMES]
-    return [j for j in judged if j.is_asked] or judged[:1]
+    return [j for j in judged if j.is_asked]
 
 
 def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     """Judge the claims of a paper on the comparable runs nearest to its grid."""
+    runs = number_sessions(runs)
     rng = np.random.default_rng(_SEED)
     if name == limit2020.NAME:
         shown, verdicts = limit2020.judge_claims(runs, curves, rng)
@@ -80,7 +85,7 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     placed = place_runs(compared.runs, paper)
     is_there = paper.is_protocol_of(compared.runs)
     verdicts = [
-        Verdict(text=claim.text, where=claim.where, why=why)
+        Verdict(text=claim.text, where=claim.where, verdict=NOT_TESTED, why=why)
         if (why := lacking_metric(compared.runs, claim.metric))
         else _judge_valid(claim, placed, rng, len(paper.claims), is_there=is_there)
         for claim in paper.claims
@@ -94,7 +99,9 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
 
 def verdict_table(judged: Sequence[Judged]) -> pd.DataFrame:
     """One row per claim: the paper, and the fields of `Verdict`."""
-    return pd.DataFrame([{"paper": j.paper, **asdict(v)} for j in judged for v in j.verdicts])
+    names = ["paper", *(field.name for field in fields(Verdict))]
+    rows = [{"paper": j.paper, **asdict(v)} for j in judged for v in j.verdicts]
+    return pd.DataFrame(rows, columns=names)
 
 
 def verdict_lines(judged: Judged) -> list[tuple[str, str]]:
@@ -105,7 +112,7 @@ def verdict_lines(judged: Judged) -> list[tuple[str, str]]:
         (v.verdict, describe_verdict(v, family)) for v in judged.verdicts if v.why not in counts
     ]
     folded = [f"{n} claim{'s' * (n > 1)}: {why}" for why, n in counts.items()]
-    return [*shown, *((UNDECIDED, words) for words in folded)]
+    return [*shown, *((NOT_TESTED, words) for words in folded)]
 
 
 def describe_verdict(verdict: Verdict, family: int = 1) -> str:
@@ -116,18 +123,30 @@ def describe_verdict(verdict: Verdict, family: int = 1) -> str:
     scale, unit = (100, "points") if verdict.unit == "accuracy" else (1, verdict.unit)
     parts = [f"{verdict.text} ({verdict.where})"]
     if not np.isnan(verdict.effect):
-        effect = f"effect {scale * verdict.effect:.3g} {unit}"
+        sign, words = 1.0, f"effect {scale * verdict.effect:.3g} {unit}"
+        if verdict.first:
+            sign, more = (-1.0, "lower") if verdict.effect < 0 else (1.0, "higher")
+            both = (
+                re.findall(r"(?:batch |warmup )?\S+", n) for n in (verdict.first, verdict.second)
+            )
+            differing = [pair for pair in zip(*both, strict=False) if pair[0] != pair[1]]
+            first, second = (" ".join(part) for part in zip(*differing, strict=True))
+            words = f"{first}: {scale * abs(verdict.effect):.3g} {unit} {more} than {second}"
         if not np.isnan(verdict.low):
-            effect += f" (95 %: {scale * verdict.low:.3g} to {scale * verdict.high:.3g})"
-        parts.append(effect)
-    parts.append(f"seeds: {verdict.num_seeds}")
+            low, high = sorted((sign * scale * verdict.low, sign * scale * verdict.high))
+            words += f" (95 %: {low:.3g} to {high:.3g})"
+        if verdict.p <= ONE_SIDED < verdict.p_corrected:
+            words += f", which would count alone but not among {several(family, 'claim')}"
+        parts.append(words)
+    parts += [f"seeds: {verdict.num_seeds}"] if verdict.num_seeds else []
     if not np.isnan(verdict.p):
         corrected = f"{verdict.p_corrected:.2g} corrected for {several(family, 'claim')}"
-        parts.append(f"p = {verdict.p:.2g}, {corrected}")
+        corrected += f" and {verdict.num_looks} looks" if verdict.num_looks > 1 else ""
+        parts.append(f"p = {verdict.p:.2g}, {corrected} (one-sided, {ONE_SIDED:g} decides)")
     if verdict.seeds_needed > 0:
         about = "1,000 or more" if verdict.seeds_needed >= 1000 else f"about {verdict.seeds_needed}"
         amount = f"{scale * verdict.seeds_for:.3g} {unit}"
-        parts.append(f"{about} seeds per point would decide {amount}")
+        parts.append(f"with {about} seeds per point {amount} would be decided 4 times in 5")
     return "; ".join(filter(None, [*parts, verdict.why]))
 
 
@@ -136,12 +155,12 @@ def _judge_valid(
 ) -> Verdict:
     """A verdict, or why there can be none."""
     if claim.only_there and not is_there:
-        return Verdict(text=claim.text, where=claim.where, why=claim.only_there)
+        return Verdict(text=claim.text, where=claim.where, verdict=NOT_TESTED, why=claim.only_there)
     verdict = judge_claim(claim, placed, rng, num_claims)
     why = _refusal(claim, runs_about(claim, placed))
     if not why or not verdict.num_seeds:
         return verdict
-    return replace(verdict, verdict=UNDECIDED, p=np.nan, seeds_needed=-1, why=why)
+    return replace(verdict, verdict=REFUSED, p=np.nan, seeds_needed=-1, why=why)
 
 
 def _refusal(claim: Claim, ours: pd.DataFrame) -> str:
@@ -150,10 +169,10 @@ def _refusal(claim: Claim, ours: pd.DataFrame) -> str:
         same = groups[0]
         differing = [i for i in range(len(ARM)) if len({arm[i] for arm in same}) > 1]
         arms = [", ".join(f"{ARM[i]} {arm[i]}" for i in differing) for arm in same]
-        return f"refused: identical learning rates at every step of {' and '.join(arms)}"
+        return f"identical learning rates at every step of {' and '.join(arms)}"
     if found := confounds(ended_runs(ours), ["paper_batch", "paper_warmup", "lr_rule"]):
-        return f"refused: the arms differ in more than the setting in question: {'; '.join(found)}"
+        return f"the arms differ in more than the setting in question: {'; '.join(found)}"
     if claim.contrasts is None and (edges := upper_edges(ours)):
         batches = " and ".join(f"{batch:,}" for batch, _, _ in edges)
-        return f"refused: the longest warmup tried is the best at batch {batches}; try longer ones"
+        return f"the best warmup at batch {batches} is the longest tried; try longer ones"
     return ""

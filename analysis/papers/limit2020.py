@@ -5,7 +5,7 @@ The paper's batches, recipes and numbers are not public in full; the grid is the
 momentum under the same schedule, as Nado et al. 2021 (arXiv:2102.06356) ask for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +13,13 @@ import pandas as pd
 
 from analysis.papers.claim import (
     CONTRADICTED,
+    NOT_TESTED,
+    REFUSED,
     REPRODUCED,
     UNDECIDED,
     Verdict,
+    count_looks,
+    judge_beside,
     judge_contrasts,
     lacking_metric,
     point_values,
@@ -91,13 +95,20 @@ def _judge_gain(arms: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> V
     why = lacking_metric(runs)
     if not why and BASELINE not in arms:
         why = f"optimizer={BASELINE} and another are needed at one batch"
-    if not why and (found := confounds(runs, ["optimizer"])):
-        why = f"refused: the arms differ in more than the setting in question: {'; '.join(found)}"
     if why:
-        return Verdict(text=_GAIN, where=where, why=why)
+        return Verdict(text=_GAIN, where=where, verdict=NOT_TESTED, why=why)
+    if found := confounds(runs, ["optimizer"]):
+        why = f"the arms differ in more than the setting in question: {'; '.join(found)}"
+        return Verdict(text=_GAIN, where=where, verdict=REFUSED, why=why)
     values = point_values([*arms.values()], [*arms])
-    blank = Verdict(text=_GAIN, where=where, num_seeds=values.num_seeds)
-    return judge_contrasts(gains(len(arms)), values, blank, rng, num_claims=2)
+    looks = count_looks([*arms.values()])
+    blank = Verdict(text=_GAIN, where=where, num_seeds=values.num_seeds, num_looks=looks)
+
+    def judge(runs_of: Sequence[pd.DataFrame]) -> Verdict:
+        values = point_values(runs_of, [*arms])
+        return judge_contrasts(gains(len(arms)), values, blank, rng, num_claims=2)
+
+    return judge_beside(judge, [*arms.values()], ["optimizer"])
 
 
 def _judge_drift(
@@ -108,18 +119,17 @@ def _judge_drift(
     fits = [diffusion(distances, rng) for distances in series if len(distances)]
     if not fits:
         why = "no run has a recorded distance over six epochs of one learning rate"
-        return replace(blank, why=why)
+        return replace(blank, verdict=NOT_TESTED, why=why)
     found = {fit.verdict for fit in fits}
     law = fits[0].verdict if len(found) == 1 else ""
     verdicts = {"power law": REPRODUCED, "ultra-slow": CONTRADICTED}
-    power = fits[0].power
+    power, nan = fits[0].power, np.nan
+    ends = (power.value, power.low, power.high) if law == "power law" else (nan, nan, nan)
     return replace(
         blank,
         verdict=verdicts.get(law, UNDECIDED),
         p=max(fit.p_value(law) for fit in fits) if law in verdicts else np.nan,
-        effect=power.value,
-        low=power.low,
-        high=power.high,
+        **dict(zip(("effect", "low", "high"), ends, strict=True)),
         unit="exponent",
         num_seeds=min(fit.power.num_seeds for fit in fits),
         why="; ".join(sorted(found)),

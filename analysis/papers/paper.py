@@ -8,7 +8,7 @@ from itertools import product
 import pandas as pd
 
 from analysis.papers.claim import Claim, Point, point_masks
-from analysis.tables.comparable_runs import ComparableRuns, group_comparable
+from analysis.tables.comparable_runs import ComparableRuns, group_comparable, stored_configs
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.which_runs import ended_runs
 
@@ -131,11 +131,12 @@ def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
 
     A run of a small twin (`twin_of`) represents the paper's batch that is the same fraction of the
     training set, and the warmup that is the same fraction of the training. Any other run represents
-    its own batch and warmup.
+    its own batch and warmup. A run whose length or warmup is in steps or examples represents none.
 
     Returns:
         The runs of the paper's grid, with `paper_batch`, `paper_warmup` and `is_twin`.
     """
+    runs = _in_epochs(runs)
     is_twin = runs["twin_of"].notna()
     own = runs["global_batch"].astype(float)
     batch = (own * (IMAGENET_EXAMPLES / runs["num_train_examples"])).where(is_twin, own)
@@ -149,6 +150,16 @@ def place_runs(runs: pd.DataFrame, paper: Paper) -> pd.DataFrame:
         is_twin=is_twin,
     )
     return placed[placed["paper_batch"].notna()].astype({"paper_batch": "int64"})
+
+
+def _in_epochs(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs whose length and warmup are given in epochs."""
+    maybe = runs["config_json"].fillna("").str.contains('"epochs": null|"warmup_unit": "')
+    is_other = maybe.to_numpy(dtype=bool, copy=True)
+    configs = stored_configs(runs[is_other])  # parsing those of all runs takes seconds
+    known = [config.settings for config in configs]
+    is_other[is_other] = [s.get("epochs", 0) is None or bool(s.get("warmup_unit")) for s in known]
+    return runs[~is_other]
 
 
 def nearest_batch(batch: float, grid: Sequence[int]) -> int | None:

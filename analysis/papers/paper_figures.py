@@ -75,7 +75,9 @@ def draw_figure(
         note = reading_note(summary) + _draw_final(sheet, frame, figure, names)
         _draw_published(axes, paper, figure, runs)
     else:
-        frame = curve_points(runs, curves, figure.metric.name)
+        at_ends = curves.drop(columns="examples_seen", errors="ignore")  # as papers have them
+        at_ends = at_ends.drop_duplicates(["run_id", "epoch"], keep="last")
+        frame = curve_points(runs, at_ends, figure.metric.name)
         first = figure.zoom_from * float(runs["epochs"].max())
         frame = frame[frame["epoch"] > first].reset_index(drop=True)
         note = reading_note_of_curves(summary, has_bands=len(names) <= MOST_BANDS)

@@ -7,28 +7,23 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures.target import best_reached, describe_doubling, whole_seed_runs
-from analysis.stats.batch_limits import breaking_batch, to_target
+from analysis.report import which_batch
+from analysis.stats.batch_limits import breaking_batch, reachable_target, to_target
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
-from analysis.stats.pairs import compare_rules_in_pairs
+from analysis.stats.pairs import rule_pairs
 from analysis.stats.replicates import DRAWS, format_estimate, make_rng
-from analysis.tables.comparable_runs import ComparableRuns, group_comparable
+from analysis.tables.comparable_runs import ComparableRuns, group_comparable, warmup_unit
 from analysis.tables.metric import Measured, Metric, check_target
 from analysis.tables.validity import ARM, confounds
 from analysis.tables.which_runs import (
-    SAME,
     comparable_rates,
     ended_runs,
-    finished_runs,
     most_frequent_rule,
     most_frequent_warmup,
-    negligible_margin,
     runs_at_best_warmup,
 )
 from sweeper.spec.sentences import several
-
-#: Fraction by which the default target falls short of what is within reach.
-TARGET_SHORT = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +58,7 @@ def estimate_all(
     critical = _estimate_critical(Measured(same_rule, curves, metric), target, rng, draws)
     has_others = others or len(same_rule) < len(compared)
     return [
+        choose_batch(measured),
         *([_describe_chosen(largest, len(runs), same_rule)] if has_others else []),
         _refuse_confounded(warmups, same_rule),
         _refuse_confounded(_estimate_rate(rates, rng, draws, metric), rates),
@@ -71,6 +67,13 @@ def estimate_all(
         _refuse_confounded(_compare_rules(compared, curves, metric), compared),
         _estimate_distance(same_rule, curves, rng, draws),
     ]
+
+
+def choose_batch(measured: Measured) -> Estimated:
+    """Which batch to train with, according to the largest group of comparable runs."""
+    runs = group_comparable(measured.runs_with_metric)[0].runs
+    words, table = which_batch.advise_batch(runs, measured.metric)
+    return _refuse_confounded(Estimated(which_batch.QUESTION, words, table), runs)
 
 
 def _describe_chosen(largest: ComparableRuns, count: int, same_rule: pd.DataFrame) -> Estimated:
@@ -93,7 +96,7 @@ def _refuse_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:
     """An estimate, refused if the arms that it compares differ in more than the question."""
     if found := confounds(ended_runs(runs), ARM):
         why = f"the arms differ in more than the setting in question: {'; '.join(found)}"
-        return Estimated(estimated.question, f"Not decidable: {why}.")
+        return Estimated(estimated.question, f"Refused: {why}.")
     return estimated
 
 
@@ -105,7 +108,7 @@ def _capitalize(sentence: str) -> str:
 def _estimate_growth(question: str, optima: Optima, name: str) -> Estimated:
     table = optima.table()
     if len(table) < 2:
-        words = f"Not decidable: two or more batches with three or more {name} each are needed."
+        words = f"Not run: two or more batches with three or more {name} each are needed."
         return Estimated(question, words, table)
     found = exponent(optima)
     start = "" if np.isnan(found.value) else "As batch to the power "
@@ -136,16 +139,27 @@ def _estimate_breaking(
     question = f"At which batch does {metric.word} break?"
     found = runs_at_best_warmup(runs, metric)
     if found is None:
-        words = "Not decidable: two or more batches with a run that finished are needed."
+        words = "Not run: two or more batches with a run that finished are needed."
         return Estimated(question, words)
     at_warmup, warmup, margin, words = found
     if margin == 0:
-        return Estimated(question, f"Not decidable: there is no margin, as {words}.")
+        return Estimated(question, f"Refused: there is no margin, as {words}.")
     question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
     estimate = breaking_batch(at_warmup, rng, margin, draws, metric)
-    found_text = format_estimate(estimate, " examples")
-    found_text = found_text.replace("inf examples", "none of these batches", 1)
-    return Estimated(question, f"At {found_text} (warmup {warmup:g} epochs).")
+    batches, seeds = at_warmup["global_batch"], several(estimate.num_seeds, "seed")
+    low, high = f"{estimate.low:,.0f}", f"{estimate.high:,.0f}"
+    if np.isinf(estimate.value):
+        words = f"It did not break: {estimate.note}"
+        if estimate.high < np.inf or estimate.low < batches.max():
+            words += f", but with {seeds} a break from {low} on is not excluded"
+    elif np.isinf(estimate.high):
+        words = f"The runs do not tell whether it does: {seeds} exclude neither a break just above "
+        words += f"{low} nor that there is none (95 %)"
+    elif estimate.low == batches.min() and estimate.high == batches.max():
+        words = f"The runs do not tell where: between {low} and {high} (95 %), {seeds}"
+    else:
+        words = f"At {format_estimate(estimate, ' examples')}"
+    return Estimated(question, f"{words} (warmup {warmup:g} {warmup_unit(runs)}).")
 
 
 def _estimate_critical(
@@ -154,42 +168,31 @@ def _estimate_critical(
     runs, metric = whole_seed_runs(ended_runs(measured.runs)), measured.metric
     question = "Beyond which batch do examples to target double?"
     if not runs[metric.name].notna().any():
-        return Estimated(question, f"Not decidable: these runs have no {metric.word}.")
+        return Estimated(question, f"Not measured: these runs have no {metric.word}.")
     if target is None:
-        best = _within_reach(runs, metric)
-        target = best - metric.sign * TARGET_SHORT * abs(best)
+        target = reachable_target(runs, metric)
     reached = best_reached(to_target(runs, measured.curves, target, metric))
     _, _, words = describe_doubling(reached, rng, draws)
     chosen = f"Target {metric.shown(target)}, best warmup of each batch and seed."
     return Estimated(question, f"{words} {chosen}")
 
 
-def _within_reach(runs: pd.DataFrame, metric: Metric) -> float:
-    """The final metric that every seed reaches at three batches, each at its best warmup."""
-    signed = runs.assign(value=metric.sign * runs[metric.name])
-    best = signed.groupby(["global_batch", "seed"])["value"].max()
-    worst_seed = best.groupby("global_batch").min().sort_values(ascending=False)
-    return metric.sign * float(worst_seed.iloc[min(2, len(worst_seed) - 1)])
-
-
 def _compare_rules(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Estimated:
-    finished = finished_runs(runs, metric)
-    margin, words = negligible_margin(metric, SAME, finished[metric.name], finished[metric.name])
+    table, margin, words = rule_pairs(runs, curves, metric)
     shown = f"margin {words}" if margin != 0 else f"no margin, as {words}"
     question = f"Does the learning-rate rule make a difference ({shown})?"
-    known = [finished, curves[curves["run_id"].isin(runs["run_id"])]]
-    accuracies = pd.concat([frame[metric.name] for frame in known if metric.name in frame])
-    compared = pd.concat([finished, runs[runs["outcome"] == "diverged"]])
-    table = compare_rules_in_pairs(compared, metric, margin, accuracies)
     if not len(table):
-        words = "Not decidable: two rules at one batch and warmup, with two seeds each, are needed."
+        words = "Not run: two rules at one batch and warmup, with two seeds each, are needed."
         return Estimated(question, words)
     counts = table["verdict"].value_counts()
     words = ", ".join(f"{verdict} in {count}" for verdict, count in counts.items())
     together = ", judged together" if len(table) > 1 else ""
-    return Estimated(
-        question, f"Of {several(len(table), 'pair')} of arms{together}: {words}.", table
-    )
+    words = f"Of {several(len(table), 'pair')} of arms{together}: {words}."
+    if set(counts.index) == {"inconclusive"}:
+        words = f"The runs do not distinguish the rules. {words}"
+    if len(table) > 1:
+        words += " An interval is that of its pair alone, not corrected for the others."
+    return Estimated(question, words, table)
 
 
 def _estimate_distance(
@@ -206,21 +209,25 @@ def _estimate_distance(
         fit = diffusion(series[warmup], rng, draws)
         p, aicc = fit.power, fit.table.set_index("law")["aicc"]
         first, last = fit.local_exponent
-        ends = f"95 %: {p.low:.3g} to {p.high:.3g}"
+        power = np.array([p.value, p.low, p.high])
+        known = f", exponent {p.value:.3g} (95 %: {p.low:.3g} to {p.high:.3g})"
+        if fit.verdict != "power law":  # of another law there is none
+            power, known = np.full(3, np.nan), ""
         if np.isnan(p.low):
-            ends = "one seed" if p.num_seeds < 2 else "every seed moved equally far"
-        parts.append(f"batch {batch:,}: {fit.verdict}, exponent {p.value:.3g} ({ends})")
+            known = " (one seed)" if p.num_seeds < 2 else " (every seed moved equally far)"
+        known += f" ({p.note})" if p.without else ""
+        parts.append(f"batch {batch:,}: {fit.verdict}{known}")
         rows.append(
             {
-                "global_batch": batch, "warmup_epochs": warmup, "exponent": p.value, "low": p.low,
-                "high": p.high, "local_first": first, "local_last": last,
+                "global_batch": batch, "warmup_epochs": warmup, "exponent": power[0],
+                "low": power[1], "high": power[2], "local_first": first, "local_last": last,
                 "aicc_power_minus_log": float(aicc["power"] - aicc["logarithm"]),
                 "num_seeds": p.num_seeds, "verdict": fit.verdict,
             }
         )  # fmt: skip
     if not rows:
         words = (
-            "Not decidable: runs with distance_from_start at six or more epochs of one learning "
+            "Not run: runs with distance_from_start at six or more epochs of one learning "
             "rate are needed."
         )
         return Estimated(question, words)

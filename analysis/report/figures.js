@@ -69,12 +69,13 @@ function plotted(view, panels, options) {
 function groupsOf(view) {
   const { runs, facets, colors, places, y } = view;
   const grouped = d3.flatGroup(runs, facets.of, colors.of, places.of);
-  return grouped.filter((keys) => !keys.includes(null)).map(([facet, level, x, members]) =>
+  const sorted = d3.sort(grouped.filter((keys) => !keys.includes(null)), ...[0, 1, 2].map((i) => (keys) => keys[i]));
+  return sorted.map(([facet, level, x, members]) =>
     ({ facet, level, x, isMixed: new Set(members.filter((run) => run.outcome === "finished").map(pointOf)).size > 1, ...summary(members, y, view.student) }));
 }
 
 // All but the seed of a run.
-function pointOf(run) { return [run.compared, run.global_batch, run.warmup_epochs, run.lr_rule].join(); }
+function pointOf(run) { return [run.compared, run.global_batch, run.warmup ?? run.warmup_epochs, run.lr_rule].join(); }
 
 // Means with 95 % intervals, the seeds as small dots, crosses at the foot for what diverged.
 function means(view) {
@@ -98,12 +99,13 @@ function means(view) {
     const of = { dx: shift, clip: true, x: "x", ...panels.of((group) => group.facet) };
     const shared = { ...of, x: x.name, ...panels.of(facets.of) };
     const means = view.kind === "runs" && dots.length ? [] : own;
+    const gaps = groups.filter((group) => !own.some(({ facet, x }) => facet === group.facet && x === group.x));
     return [
       Plot.dot(seeds.filter(finished), { ...shared, y: y.name, r: view.kind === "runs" ? 3 : 2, fill: color, fillOpacity: 0.6 }),
       Plot.dot(seeds.filter((run) => !finished(run) && run.outcome !== "diverged" && run[y.name] !== null), { ...shared, y: y.name, r: 3, stroke: color }),
       Plot.dot(seeds.filter((run) => run.outcome === "diverged"), { ...shared, clip: false, frameAnchor: "bottom", dy: -6, symbol: "times", stroke: color, strokeWidth: 1.8 }),
       Plot.ruleX(means.filter((group) => group.count > 1), { ...of, y1: (group) => Math.max(group.low, foot), y2: "high", stroke: color, strokeWidth: 1.6 }),
-      Plot.line(means, { ...of, y: "mean", stroke: color, strokeOpacity: 0.45, sort: "x" }),
+      Plot.line(means.length ? [...means, ...gaps.map((group) => ({ ...group, mean: NaN }))] : [], { ...of, y: "mean", z: (group) => group.facet, stroke: color, strokeOpacity: 0.45, sort: "x" }),
       Plot.dot(means, { ...of, y: "mean", r: 4, fill: color, stroke: "var(--paper)" }),
     ];
   });
@@ -148,14 +150,14 @@ function curves(view) {
   const ofRun = { x: "epoch", y: "value", z: (point) => point.run.run_id };
   const ends = few ? shown.map((point) => point.value) : bands.map((band) => band.low);
   const svg = plotted(view, { rows: 1 }, {
-    x: { label: "epoch", tickFormat: (epoch) => (Number.isInteger(epoch) ? epoch : "") }, y: { ...axis(measure, ends, view.log), grid: true },
+    x: { label: view.clock, tickFormat: (place) => (Number.isInteger(place) ? place.toLocaleString("en") : "") }, y: { ...axis(measure, ends, view.log), grid: true },
     marks: [
       Plot.frame({ strokeOpacity: 0.25 }),
       Plot.areaY(bands, { x: "epoch", y1: "low", y2: "high", z: "level", fill: (band) => palette.get(band.level), fillOpacity: 0.15 }),
       Plot.line(bands, { x: "epoch", y: "mean", z: "level", stroke: (band) => palette.get(band.level), strokeWidth: 2 }),
       Plot.line(shown, { ...ofRun, stroke: (point) => palette.get(colors.of(point.run)) ?? "gray", strokeOpacity: picked.length ? 0.25 : 0.7, strokeWidth: 1.2 }),
       Plot.line(chosen, { ...ofRun, stroke: (point) => [DIVERGED[theme], "currentColor"][picked.indexOf(point.run.run_id)], strokeWidth: 2.5 }),
-      Plot.tip([...shown, ...chosen], Plot.pointer({ x: "epoch", y: "value", maxRadius: 14, title: (point) => `epoch ${point.epoch}: ${words(point.value, measure.unit)}\n${view.about(point.run)}` })),
+      Plot.tip([...shown, ...chosen], Plot.pointer({ x: "epoch", y: "value", maxRadius: 14, title: (point) => `${view.clock === "epoch" ? `epoch ${point.epoch}` : `${point.epoch.toLocaleString("en")} ${view.clock}`}: ${words(point.value, measure.unit)}\n${view.about(point.run)}` })),
     ],
   });
   return { svg, numLines: few ? used.length : new Set(bands.map((band) => band.level)).size, isMean: !few };

@@ -6,7 +6,7 @@ const START = {
   group: 1, x: "global_batch", y: "", color: "", facet: "auto", kind: "means", xlog: true, ylog: false,
   query: "", hidden: [], measure: "", curvelog: false, sort: "", first: 0, picks: [], theme: "",
 };
-const FIRST = ["run_id", "outcome", "reason", "global_batch", "warmup_epochs", "lr_rule", "peak_lr", "seed"];
+const FIRST = ["run_id", "outcome", "reason", "global_batch", "warmup", "warmup_epochs", "lr_rule", "peak_lr", "seed"];
 const state = { ...START };
 let data = null, runs = [], columns = new Map(), figures = {}, inView = [], built = "";
 
@@ -31,13 +31,13 @@ function toAddress() {
 // What is asked for, or what the page begins with where these runs do not have it.
 function column(key, otherwise) { return columns.get(state[key]) ?? columns.get(otherwise) ?? [...columns.values()][0]; }
 function color() {
-  const varied = ["warmup_epochs", "optimizer", "compared"].find((name) => new Set(runs.map((run) => run[name])).size > 1);
+  const varied = ["warmup", "warmup_epochs", "optimizer", "compared", "lr_rule"].find((name) => new Set(runs.map((run) => run[name])).size > 1);
   return column("color", varied);
 }
 // Panels; as long as none are chosen, of runs that may be compared.
 function panelColumn() {
   const name = state.facet === "auto" ? (data.groups.length > 1 ? "compared" : "lr_rule") : state.facet;
-  return columns.has(name) ? name : "";
+  return columns.has(name) && !(state.facet === "auto" && name === color().name) ? name : "";
 }
 function measure() { return state.measure && data.measures.includes(state.measure) ? state.measure : data.measures[0]; }
 function theme() {
@@ -57,7 +57,8 @@ function load(given) {
   fill("summary", pairs(data.summary));
   fill("findings", data.findings.map((text) => element("li", text)));
   fill("claims", data.claims.flatMap(({ heading, verdicts }) => [element("h3", heading), verdictTable(verdicts)]));
-  fill("estimates", pairs(data.estimates));
+  fill("advice", pairs(data.estimates.slice(0, 1)));
+  fill("estimates", pairs(data.estimates.slice(1)));
   fill("next", pairs(data.next));
   refresh();
 }
@@ -115,20 +116,21 @@ function refresh() {
   if (byId("query").value !== state.query) byId("query").value = state.query;
   controls();
   const picked = state.picks.filter((run_id) => run_id in data.runs);
+  const matches = matcher(state.query, columns);
   const view = {
     student: data.student, theme: theme(), width: byId("explore").clientWidth, about, picked,
     x: column("x"), y: column("y", data.metric.name), kind: state.kind, facet: panelColumn(),
-    xlog: state.xlog, ylog: state.ylog, runs: runs.filter(matcher(state.query, columns)),
+    xlog: state.xlog, ylog: state.ylog, runs: runs.filter(matches),
   };
   draw("explore", withKeys(view, color(), state.hidden));
   legend("legend", view, state.hidden);
   inView = view.runs;
   const drawn = figures.explore, isMixed = drawn.groups.some((group) => group.isMixed);
   const mixed = isMixed ? "; some means are of runs that differ in more than the seed: other panels or colours part them" : "";
-  say((drawn.numDots || !inView.length ? "" : `; means are drawn until ${NUMBER.format(MOST_DOTS)} runs or fewer are in view: filter them`) + mixed);
+  say((drawn.numDots || !inView.length ? "" : `; means are drawn until ${NUMBER.format(MOST_DOTS)} runs or fewer are in view: filter them`) + mixed + matches.wrong.map((text) => `; ${text}`).join(""));
   drawAnswer(view);
   const name = measure(), unit = name.endsWith("accuracy") ? "%" : "";
-  draw("curves", { ...view, runs: inView, measures: data.measures, measure: { name, unit, number: true }, log: state.curvelog, label: `${name} against the epoch` });
+  draw("curves", { ...view, runs: inView, measures: data.measures, measure: { name, unit, number: true }, log: state.curvelog, clock: data.clock, label: `${name} against the ${data.clock}` });
   compared(picked);
   drawTable();
   toAddress();
@@ -152,11 +154,14 @@ function withKeys(view, color, hidden) {
 
 function drawAnswer(view) {
   const number = String(Math.min(Math.max(1, state.group), data.groups.length)), group = data.groups[number - 1];
+  const own = runs.filter((run) => String(run.compared) === number);
+  const warmup = columns.has("warmup") ? "warmup" : "warmup_epochs";
+  const isOne = new Set(own.map((run) => run[warmup])).size < 2; // then the rules are lines of one panel
   const main = {
-    ...view, kind: "means", runs: runs.filter((run) => String(run.compared) === number), x: columns.get("global_batch"), xlog: true, ylog: false,
-    y: columns.get(data.metric.name), facet: "lr_rule", picked: [],
+    ...view, kind: "means", runs: own, x: columns.get("global_batch"), xlog: true, ylog: false,
+    y: columns.get(data.metric.name), facet: isOne ? "" : "lr_rule", picked: [],
   };
-  draw("answer", withKeys(main, columns.get("warmup_epochs"), []));
+  draw("answer", withKeys(main, columns.get(isOne ? "lr_rule" : warmup), []));
   legend("answer-legend", main);
   byId("answer-title").textContent = `${data.metric.name} after the last epoch: ${group.title}`;
   byId("answer-note").textContent = [group.about, group.note].filter(Boolean).join(". ");

@@ -21,9 +21,21 @@ from analysis.decide.proposals import propose_next
 from analysis.figures.points import points, reading_note
 from analysis.papers.judge import judge_all, verdict_lines
 from analysis.report.estimates import estimate_all
-from analysis.tables.comparable_runs import group_comparable, stored_configs
+from analysis.tables.comparable_runs import (
+    group_comparable,
+    select_runs_where,
+    stored_configs,
+    warmup_unit,
+)
 from analysis.tables.load import read_curves, read_runs
-from analysis.tables.metric import AskedMetric, Measured, Metric, with_metric
+from analysis.tables.metric import (
+    AskedMetric,
+    Measured,
+    Metric,
+    clock_label,
+    clock_of,
+    with_metric,
+)
 from analysis.tables.validity import check_validity, doubts
 from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
@@ -46,30 +58,36 @@ _APART = ("config_json", "versions", "log_path", "data_about")
 _ABOUT = {
     "compared": "number of its group: runs that differ only in batch, warmup, lr rule and seed",
     "results": "the results folder",
+    "warmup": "length of the linear warmup [epochs, or warmup_unit]",
 }
 
 #: Upper 97.5 % points of Student's t with 1, 2, ... degrees of freedom.
 _STUDENT = [round(float(t), 4) for t in stdtrit(np.arange(1, 201), 0.975)]
 
 
-def read_tables(results: Sequence[str], asked: AskedMetric | None = None) -> Measured:
+def read_tables(
+    results: Sequence[str], asked: AskedMetric | None = None, where: Sequence[str] = ()
+) -> Measured:
     """Read results folders; unread are the files of all their tables that were left out."""
     loaded = read_runs(results)
-    runs = loaded.frame.reset_index(drop=True)
+    runs = select_runs_where(loaded.frame, where)
     curves = read_curves(results, runs, ["step", "examples_seen", *MEASURES])
     found = with_metric(results, runs, curves.frame, asked)
     return replace(found, unread=[*loaded.unread, *curves.unread, *found.unread])
 
 
 def report_data(
-    results: Sequence[str], command: str, asked: AskedMetric | None = None
+    results: Sequence[str],
+    command: str,
+    asked: AskedMetric | None = None,
+    where: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Read results folders into what the page shows.
 
     Raises:
         ValueError: if a folder does not exist, or the runs do not have the metric.
     """
-    tables = read_tables(results, asked)
+    tables = read_tables(results, asked, where)
     return page_data(tables, results, command) | conclusions(tables)
 
 
@@ -86,6 +104,7 @@ def page_data(tables: Measured, results: Sequence[str], command: str) -> dict[st
         "unread": [str(u) for u in tables.unread],
         "metric": {"name": metric.name, "mode": metric.mode},
         "student": _STUDENT,
+        "clock": "epoch",
         "columns": [], "measures": [], "groups": [], "summary": [], "config": {}, "runs": {},
     }  # fmt: skip
     if not len(tables.runs):
@@ -95,6 +114,8 @@ def page_data(tables: Measured, results: Sequence[str], command: str) -> dict[st
     runs = pd.concat(numbered).sort_index()
     common, own = _configs(runs)
     shown = pd.concat([runs.drop(columns=[*_APART]), own], axis=1)
+    if "warmup_unit" in runs:  # then the column has no epochs
+        shown = shown.rename(columns={"warmup_epochs": "warmup"})
     empty = [name for name in shown if shown[name].isna().all() and name != metric.name]
     shown = shown.drop(columns=empty)
     data["columns"] = [
@@ -112,6 +133,7 @@ def page_data(tables: Measured, results: Sequence[str], command: str) -> dict[st
     data["config"] = {name: str(value) for name, value in common.items()}
     data["summary"] = _summary(runs)
     data["measures"], curves = _curves(tables.curves, metric)
+    data["clock"] = clock_label(tables.curves, runs)
     logs = _logs(runs)
     rows = zip(*(_values(shown[name]) for name in shown), strict=True)
     data["runs"] = {
@@ -127,7 +149,8 @@ def conclusions(tables: Measured) -> dict[str, Any]:
     if not len(runs):
         return {"claims": [], "findings": [], "estimates": [], "next": []}
     judged, metric = judge_all(runs, curves), tables.metric
-    found = {str(f) for paper in judged for f in check_validity(paper.compared.runs, metric)}
+    compared = [paper.compared for paper in judged] or group_comparable(runs)[:1]
+    found = {str(f) for group in compared for f in check_validity(group.runs, metric)}
     return {
         "claims": [
             {"heading": j.heading, "verdicts": [list(line) for line in verdict_lines(j)]}
@@ -146,7 +169,8 @@ def _summary(runs: pd.DataFrame) -> list[list[str]]:
         if values := sorted(runs[name].dropna().unique().tolist()):
             shown = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in values[:12])
             more = f" and {len(values) - 12:,} more" if len(values) > 12 else ""
-            grid.append(f"{name}: {shown}{more}")
+            unit = f" [{warmup_unit(runs)}]" * (name == "warmup_epochs" and "warmup_unit" in runs)
+            grid.append(f"{name.removesuffix('_epochs') if unit else name}{unit}: {shown}{more}")
     names = ("data", "data_about", "model", "device_kind")
     kinds = {name: sorted({str(value) for value in runs[name].dropna()}) for name in names}
     data, about, model = (" / ".join(kinds[name]) for name in names[:3])
@@ -193,7 +217,7 @@ def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
     common = {
         n: leaves[0].get(n) for n in names if len({repr(leaf.get(n)) for leaf in leaves}) == 1
     }
-    known = {"batch", "warmup", "seed", "lr_rule.name", *RUNS}
+    known = {"batch", "warmup", "seed", "lr_rule.name", *runs, *RUNS}
     scientific = {name for config in configs for name in config.scientific}
     own = [n for n in names if n in scientific and n not in common and n not in known]
     columns = {n: pd.Series([leaf.get(n) for leaf in leaves]) for n in own}
@@ -207,25 +231,27 @@ def _logs(runs: pd.DataFrame) -> dict[str, str]:
     tails: dict[str, str] = {}
     for _, row in order.head(MAX_LOGS).iterrows():
         folder = Path(str(row["results"])).resolve()
-        path = (folder / str(row["log_path"] or "")).resolve()
-        if path.is_relative_to(folder) and path.is_file():  # a row may name any file
-            try:
+        path, text = folder / str(row["log_path"] or ""), ""
+        try:
+            path = path.resolve()
+            if path.is_relative_to(folder) and path.is_file():  # a row may name any file
                 text = path.read_text(encoding="utf-8", errors="replace")
-            except OSError as error:
-                text = f"{path} could not be read: {error.strerror}"
+        except (OSError, RuntimeError) as error:  # such as a loop of links
+            text = f"{path} could not be read: {getattr(error, 'strerror', None) or error}"
+        if text:
             tails[row["run_id"]] = text[-LOG_TAIL:]
     return tails
 
 
 def _curves(curves: pd.DataFrame, metric: Metric) -> tuple[list[str], dict[str, list[Any]]]:
-    """The measures that are drawn, and for each run its epochs and their values."""
+    """The measures that are drawn, and for each run the places of its evaluations and values."""
     names = dict.fromkeys([metric.name, *MEASURES])
     there = [name for name in names if name in curves and curves[name].notna().any()]
     measures = there[: max(1, MAX_NUMBERS // max(1, len(curves)))]
     if not len(curves):
         return measures, {}
-    drawn = curves.sort_values(["run_id", "epoch"])
-    numbers = [_values(drawn[name], _CURVE_DIGITS) for name in ("epoch", *measures)]
+    drawn = curves.sort_values(["run_id", "step"])
+    numbers = [_values(drawn[name], _CURVE_DIGITS) for name in (clock_of(curves), *measures)]
     ids, starts = np.unique(drawn["run_id"].to_numpy(dtype=str), return_index=True)
     ends = [*starts[1:], len(drawn)]
     return measures, {

@@ -23,18 +23,24 @@ const SIGNS = {
 };
 
 // All words must hold of a run: text that it has anywhere, or a comparison of a column; a minus
-// before a word negates it, and quotes hold spaces together.
+// before a word negates it, and quotes hold spaces together. A share may be given in percent.
+// `wrong` says which words no run can match.
 function matcher(query, columns) {
+  const wrong = [];
   const found = query.matchAll(/(-?)(?:([^\s"=<>!]+?)(!=|<=|>=|=|<|>))?("[^"]*"?|[^\s"]+)/g);
   const tests = [...found].map(([, minus, name, sign, quoted]) => {
     const text = quoted.replaceAll('"', ""), column = columns.get(name);
     const asked = (sign ? name + sign + text : text).toLowerCase();
+    const bare = text.replace("%", "").replaceAll(",", ""), isShare = column?.unit === "%" && (bare > 1 || bare !== text);
+    const value = column?.number ? Number(bare) / (isShare ? 100 : 1) : text;
+    if (sign && !column) wrong.push(`no column is named ${name}`);
+    if (Number.isNaN(value)) wrong.push(`${name} is a number, ${text} is none`);
     const test = column
-      ? (run) => run[name] !== null && SIGNS[sign](run[name], column.number ? Number(text) : text)
+      ? (run) => run[name] !== null && SIGNS[sign](run[name], value)
       : (run) => (run[LINE] ??= Object.values(run).join(" ").toLowerCase()).includes(asked);
     return minus ? (run) => !test(run) : test;
   });
-  return (run) => tests.every((test) => test(run));
+  return Object.assign((run) => tests.every((test) => test(run)), { wrong });
 }
 
 // A column as keys: its values if they are few, else bins of equally many runs, by their medians,

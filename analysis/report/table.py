@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from math import floor, log10
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from analysis.figures import style
 from analysis.figures.points import POINT, points
-from analysis.stats.replicates import format_share
+from analysis.stats.replicates import format_share, validation_size
 from analysis.tables.comparable_runs import (
     ComparableRuns,
+    example_unit,
     file_name,
     group_comparable,
+    takes_frame,
+    warmup_unit,
     with_known_spans,
 )
 from analysis.tables.metric import ACCURACY, Measured, Metric
@@ -27,7 +32,8 @@ _MOST_ROWS = 45
 
 _TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
         "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-        "[": "{[}", "]": "{]}", **{sign: f"\\{sign}" for sign in "&%$#_{}"}}  # fmt: skip
+        "[": "{[}", "]": "{]}", "±": r"$\pm$", "†": r"\textdagger{}",
+        **{sign: f"\\{sign}" for sign in "&%$#_{}"}}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,33 +43,37 @@ class PaperTable:
     Attributes:
         frame: a row per point, as in `points`, in the units of the columns.
         cells: the same as text: heads, then rows.
-        caption: what is in it, what was held fixed, and how to read it.
+        caption: what is in it, and how to read it.
+        settings: what was held fixed, which stands beside the table.
     """
 
     frame: pd.DataFrame
     cells: Sequence[Sequence[str]]
     caption: str
+    settings: str = ""
 
     def markdown(self) -> str:
         """A table of GitHub's Markdown; numbers stand on the right."""
         heads, *rows = [[_escape_markdown(cell) for cell in row] for row in self.cells]
         lines = [heads, ["---:"] * len(heads), *rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"{_escape_markdown(self.caption)}\n\n{table}\n"
+        texts = [_escape_markdown(self.caption), table, _escape_markdown(self.settings)]
+        return "\n\n".join(filter(None, texts)) + "\n"
 
     def latex(self) -> str:
         """A table for the package booktabs; a long table is broken over pages by longtable."""
         heads, *rows = [" & ".join(map(_escape_latex, row)) + r" \\" for row in self.cells]
         caption = rf"\caption{{{_escape_latex(self.caption)}}}"
+        beside = f"% {self.settings}"
         columns = f"{{@{{}}{'r' * len(self.cells[0])}@{{}}}}"
         head, foot = ["\\toprule", heads, "\\midrule"], "\\bottomrule"
         if len(rows) > _MOST_ROWS:
             lines = [rf"\begin{{longtable}}{columns}", rf"{caption} \\", *head, r"\endfirsthead",
                      *head, r"\endhead", foot, r"\endfoot", *rows, r"\end{longtable}"]  # fmt: skip
-            return "\n".join(["% \\usepackage{booktabs,longtable}", *lines, ""])
+            return "\n".join([beside, "% \\usepackage{booktabs,longtable}", *lines, ""])
         lines = [r"\begin{table}", r"\centering", caption, rf"\begin{{tabular}}{columns}",
                  *head, *rows, foot, r"\end{tabular}", r"\end{table}"]  # fmt: skip
-        return "\n".join(["% \\usepackage{booktabs}", *lines, ""])
+        return "\n".join([beside, "% \\usepackage{booktabs}", *lines, ""])
 
     def _repr_markdown_(self) -> str:
         return self.markdown()
@@ -82,11 +92,15 @@ def write_tables(measured: Measured, folder: Path) -> Iterator[tuple[PaperTable,
     """A table of every group of comparable runs, and its files."""
     word = file_name(measured.metric.word)
     for compared in group_comparable(measured.runs_with_metric):
-        table = paper_table(compared, measured.metric)
         ending = f"-{compared.name}" if compared.name else ""
+        table = paper_table(compared, measured.metric)
         yield table, table.save(folder, f"{word}_table{ending}")
+        if min(compared.runs[["global_batch", "warmup_epochs"]].nunique()) > 1:
+            matrix = matrix_table(compared, measured.metric)
+            yield matrix, matrix.save(folder, f"{word}_matrix{ending}")
 
 
+@takes_frame
 def paper_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTable:
     """The metric after the last epoch at every batch, warmup and lr rule.
 
@@ -104,13 +118,41 @@ def paper_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTab
     cells = [[*shown], *map(list, zip(*shown.values(), strict=True))]
     about = f" ({compared.about})" if compared.about else ""
     title = f"{style.title_word(metric)} after the last epoch: {compared.title}{about}."
-    parts = [title, _describe_columns(frame), _describe_fixed(compared.runs), doubts(compared.runs)]
-    return PaperTable(frame, cells, " ".join(filter(None, parts)))
+    described = _describe_columns(frame, compared.runs)
+    caption = " ".join(filter(None, [title, described, doubts(compared.runs)]))
+    return PaperTable(frame, cells, caption, _describe_fixed(compared.runs))
+
+
+def matrix_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTable:
+    """The same with a row per batch and lr rule and a column per warmup: mean and half interval."""
+    frame = points(compared.runs, metric.name).sort_values(["lr_rule", *POINT[:2]])
+    scale, digits = 100 if metric.unit == "%" else 1, _digits(frame, metric)
+    lost = frame["num_diverged"] > 0
+    seeds = frame["values"].map(len).to_numpy(float)
+    # `low` and `high` end at 0 and 100 %, and half an interval does not
+    half = stdtrit(seeds - 1, 0.975) * frame["sd"] / np.sqrt(seeds)
+    half = half.where(frame["high"].notna())
+    frame["cell"] = [
+        f"{scale * m:.{digits}f}" + ("" if np.isnan(h) else f" ± {scale * h:.{digits}f}") + "†" * d
+        for m, h, d in zip(frame["mean"], half, lost, strict=True)
+    ]
+    frame["cell"] = frame["cell"].where(frame["mean"].notna(), np.where(lost, "diverged", ""))
+    grid = frame.pivot_table("cell", ["lr_rule", "global_batch"], "warmup_epochs", "first")
+    heads = ["lr rule", "batch", *(f"warmup {warmup:g}" for warmup in grid)]
+    filled = zip(grid.index, grid.fillna("").to_numpy(), strict=True)
+    rows = [[rule, f"{batch:,}", *cells] for (rule, batch), cells in filled]
+    skip = int(len({row[0] for row in rows}) < 2)
+    title = f"{style.title_word(metric)} after the last epoch: {compared.title}."
+    note = f"Cells: {style.value_label(metric)}, mean over seeds ± half of its 95 % t interval."
+    note += " †: without seeds that diverged." * bool(lost.any())
+    caption = " ".join(filter(None, [title, note, doubts(compared.runs)]))
+    cells = [row[skip:] for row in [heads, *rows]]
+    return PaperTable(grid.reset_index(), cells, caption, _describe_fixed(compared.runs))
 
 
 def _columns(frame: pd.DataFrame, metric: Metric) -> dict[str, list[str]]:
     scale = 100 if metric.unit == "%" else 1
-    digits = _digits(scale * frame["mean"])
+    digits = _digits(frame, metric)
 
     def number(value: float) -> str:
         return "" if pd.isna(value) else f"{scale * value:.{digits}f}"
@@ -131,16 +173,20 @@ def _columns(frame: pd.DataFrame, metric: Metric) -> dict[str, list[str]]:
     }
 
 
-def _digits(means: pd.Series) -> int:
-    """Decimals such that the largest mean has four significant digits."""
-    largest = means.abs().max()
-    return max(0, 3 - floor(log10(largest))) if largest > 0 else 4
+def _digits(frame: pd.DataFrame, metric: Metric) -> int:
+    """Decimals for two digits of half an interval, or, without any, one of a validation example."""
+    scale = 100 if metric.unit == "%" else 1
+    error = scale * float(((frame["high"] - frame["low"]) / 2).median())
+    if not error > 0:
+        size = validation_size(np.concatenate([*frame["values"], []])) if scale == 100 else None
+        error = 10 * scale / size if size else float(frame["mean"].abs().max()) / 100
+    return max(0, 1 - floor(log10(error))) if error > 0 else 4
 
 
-def _describe_columns(frame: pd.DataFrame) -> str:
+def _describe_columns(frame: pd.DataFrame, runs: pd.DataFrame) -> str:
     """How the columns are to be read."""
     seeds = "n: finished seeds, over which are mean and t interval"
-    parts = ["batch in examples per step", "warmup in epochs", seeds]
+    parts = [f"batch in {example_unit(runs)} per step", f"warmup in {warmup_unit(runs)}", seeds]
     if frame["num_finished"].max() < 2:
         parts[-1] = "n: finished seeds; one seed has no interval"
     elif frame.loc[frame["num_finished"] > 1, "low"].isna().any():
@@ -154,7 +200,7 @@ def _describe_columns(frame: pd.DataFrame) -> str:
 
 
 def _describe_fixed(runs: pd.DataFrame) -> str:
-    """The settings that all runs share, as typed."""
+    """The settings that all runs share and that can change a result, as typed."""
     unique = runs[["config_json", "micro_batch", "world_size"]].drop_duplicates()
     configs = unique.fillna({"config_json": "{}"}).itertuples(index=False)
     first, *others = [words(with_known_spans(json.loads(text), *of)) for text, *of in configs]

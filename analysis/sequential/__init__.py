@@ -3,6 +3,7 @@
 from analysis.sequential.looks import Looks
 from analysis.sequential.question import LEAST_SEEDS, Question, parse_question
 from analysis.sequential.question_text import (
+    Asked,
     describe_end,
     describe_verdict,
     find_record,
@@ -14,6 +15,7 @@ from analysis.tables.metric import find_metric
 
 __all__ = [
     "LEAST_SEEDS",
+    "Asked",
     "Course",
     "Looks",
     "Question",

@@ -49,41 +49,64 @@ class Looks:
 class Interval:
     """A contrast after some seeds: its mean, and how far the truth may be from it.
 
+    Where a run diverged, which is the worst result, it is that of the median.
+
     Attributes:
-        mean: over seeds.
-        half: half the interval's width; infinite where every seed gives the same.
-        spread: standard deviation over seeds.
+        mean: over seeds; the median if runs diverged.
+        low: lower end of the interval; minus infinity where every seed gives the same.
+        high: upper end; infinity where every seed gives the same.
+        spread: standard deviation over seeds; infinite if runs diverged.
         n: seeds.
+        seeds: the value of each, if runs diverged; not a number where both sides are the worst.
     """
 
     mean: float
-    half: float
+    low: float
+    high: float
     spread: float
     n: int
+    seeds: Array | None = None
 
     @classmethod
     def from_seeds(cls, values: Array, looks: Looks, level: float) -> "Interval":
-        """From a value of each seed."""
-        n, spread = len(values), float(values.std(ddof=1))
-        half = looks.half_width(n, level) * spread / np.sqrt(n)
-        is_constant = spread <= 1e-9 * float(np.abs(values).max())
-        return cls(float(values.mean()), np.inf if is_constant else float(half), spread, n)
+        """From a value of each seed; infinite where a run diverged.
 
-    @property
-    def low(self) -> float:
-        """Its lower end."""
-        return self.mean - self.half
+        The median lies between two ordered values by the binomial distribution, at the level that
+        Student's t has at this look. A seed that is not a number counts against either end.
+        """
+        n = len(values)
+        width = looks.half_width(n, level)
+        if not np.isfinite(values).all():
+            rank = int(stats.binom.ppf(stats.t.sf(width, n - 1), n, 0.5))
+            low = (
+                np.sort(np.where(np.isnan(values), -np.inf, values))[rank - 1] if rank else -np.inf
+            )
+            high = np.sort(np.where(np.isnan(values), np.inf, values))[n - rank] if rank else np.inf
+            median = np.median(np.where(np.isnan(values), 0.0, values))
+            return cls(float(median), float(low), float(high), np.inf, n, values)
+        mean, spread = float(values.mean()), float(values.std(ddof=1))
+        half = width * spread / np.sqrt(n)
+        if spread <= 1e-9 * float(np.abs(values).max()):
+            half, spread = np.inf, 0.0
+        return cls(mean, mean - half, mean + half, spread, n)
 
-    @property
-    def high(self) -> float:
-        """Its upper end."""
-        return self.mean + self.half
+    def negate(self) -> "Interval":
+        """Of the same contrast with its sign changed."""
+        seeds = None if self.seeds is None else -self.seeds
+        return Interval(-self.mean, -self.high, -self.low, self.spread, self.n, seeds)
 
     def chance_between(self, lower: float, upper: float, last: int, width: float) -> float:
         """The chance that it lies between two bounds at the last seed, given these seeds.
 
         `last` is the number of seeds at the end, `width` the half width then [standard errors].
         """
+        if self.seeds is not None:
+            rank = stats.binom.ppf(stats.t.sf(width, last - 1), last, 0.5)
+            above = (self.seeds > lower) | np.isneginf(lower)  # what diverged is above no number
+            inside = int(min(above.sum(), ((self.seeds < upper) | np.isposinf(upper)).sum()))
+            more, beliefs = last - self.n, (inside + 1, self.n - inside + 1)
+            found = stats.betabinom.sf(last - rank - inside, more, *beliefs)
+            return float(found) if rank > 0 else 0.0
         half = width * self.spread / np.sqrt(last)
         error = self.spread * np.sqrt((last - self.n) / (last * self.n))
         if not (error > 0 and lower + half < upper - half):

@@ -4,24 +4,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import pandas as pd
-
-from analysis.papers import PAPERS
-from analysis.papers.claim import point_masks
-from analysis.papers.paper import place_runs
 from analysis.sequential.looks import Looks
-from analysis.sequential.rule import Best, Bounds, Rule
-from analysis.stats.contrasts import Contrasts
-from analysis.stats.replicates import Array
+from analysis.sequential.rule import Best, NoWorse, Rule
 from analysis.tables.metric import Metric
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.sentences import did_you_mean, several
-from sweeper.store.row import planned_columns
+from sweeper.spec.sentences import did_you_mean, is_same_value
 
 _FORMS = (
-    'Write one of "best KEY at KEY VALUE ... within M points", "no worse than base_batch at KEY '
-    'VALUE ... within M points" (or another KEY VALUE in place of base_batch), and "claim N of '
-    'PAPER".'
+    'Write "best KEY at KEY VALUE ... within M points", or "no worse than base_batch at KEY VALUE '
+    '... within M points" (or another KEY VALUE in place of base_batch).'
 )
 #: Student's t intervals need this many to be useful.
 LEAST_SEEDS = 3
@@ -43,22 +34,16 @@ class Question:
         text: as typed.
         arms: compared with each other at the same seeds.
         metric: the metric by which they are compared.
-        contrasts: combinations of arms that must lie between bounds; None to find the best arm.
-        names: names of the contrasts.
         margin: the largest difference that does not matter, in the metric's unit.
-        is_each: whether each contrast has an answer of its own.
-        sign: the factor on values before arms are compared: a paper's contrasts are of the metric
-            as it is; otherwise more is better.
+        reference: the place of the arm that the others should be no worse than; None to find the
+            best arm.
     """
 
     text: str
     arms: Sequence[Arm]
     metric: Metric
-    contrasts: Contrasts | None = None
-    names: Sequence[str] = ()
     margin: float = 0.0
-    is_each: bool = False
-    sign: float = 1.0
+    reference: int | None = None
 
     @property
     def seeds(self) -> list[int]:
@@ -67,9 +52,9 @@ class Question:
 
     def rule(self, looks: Looks) -> Rule:
         """The rule that answers it, before any look."""
-        if self.contrasts is None:
+        if self.reference is None:
             return Best(len(self.arms), looks, self.margin)
-        return Bounds(self.contrasts, looks, self.is_each)
+        return NoWorse(len(self.arms), looks, self.margin, self.reference)
 
 
 def parse_question(text: str, points: Sequence[RunSpec], metric: Metric) -> Question:
@@ -101,7 +86,7 @@ def _read_best(
         )
         raise ValueError(msg)
     margin = _read_margin(text, found, metric)
-    return Question(text=text, arms=arms, metric=metric, margin=margin, sign=metric.sign)
+    return Question(text=text, arms=arms, metric=metric, margin=margin)
 
 
 def _read_no_worse(
@@ -112,7 +97,7 @@ def _read_no_worse(
     if found["base"]:
         key, value = "batch", points[0].words["base_batch"][0]
     arms = _make_arms(key, points)
-    same = [i for i, arm in enumerate(arms) if _is_same_value(arm.name.partition("=")[2], value)]
+    same = [i for i, arm in enumerate(arms) if is_same_value(arm.name.partition("=")[2], value)]
     if not same or len(arms) < 2:
         shown = ", ".join(arm.name for arm in arms)
         msg = (
@@ -120,62 +105,8 @@ def _read_no_worse(
             f"question={text!r}, the grid has {shown}. Add the missing value."
         )
         raise ValueError(msg)
-    others = [i for i in range(len(arms)) if i != same[0]]
     margin = _read_margin(text, found, metric)
-    pairs = [(i, same[0]) for i in others]
-    return Question(
-        text=text,
-        arms=arms,
-        metric=metric,
-        contrasts=Contrasts.pairs(*pairs, num_arms=len(arms), lower=-margin),
-        names=[arms[i].name for i in others],
-        margin=margin,
-        is_each=True,
-        sign=metric.sign,
-    )
-
-
-def _read_claim(
-    text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric
-) -> Question:
-    del metric  # a claim has its own
-    paper = PAPERS.get(found["paper"])
-    if paper is None:
-        hint = did_you_mean(found["paper"], list(PAPERS))
-        msg = f"question must name a paper among {', '.join(PAPERS)}; got {text!r}. {hint}"
-        raise ValueError(msg.rstrip())
-    number = int(found["number"])
-    if not 1 <= number <= len(paper.claims):
-        claims = "; ".join(f"{i}: {claim.text}" for i, claim in enumerate(paper.claims, 1))
-        msg = f"question must name a claim of {paper.name} by its number; got {text!r}. {claims}."
-        raise ValueError(msg)
-    claim = paper.claims[number - 1]
-    if claim.contrasts is None or claim.only_there:
-        why = claim.only_there or "it is about a fitted optimum, not about points"
-        msg = (
-            f"question must be a claim that can be judged seed by seed; got {text!r} ({claim.text})"
-            f": {why}. `python -m analysis claims` judges what it can."
-        )
-        raise ValueError(msg)
-    names = [str(point) for point in claim.points]
-    placed = place_runs(pd.DataFrame([planned_columns(point) for point in points]), paper)
-    masks = point_masks(placed, claim.points)
-    chosen = [[points[int(i)] for i in placed.index[here]] for here in masks]
-    if missing := [name for name, here in zip(names, chosen, strict=True) if not here]:
-        msg = (
-            f"question must be a claim about points of the grid; got {text!r}, and the grid lacks "
-            f"{several(len(missing), 'point')} of the paper's numbers: {'; '.join(missing)}."
-        )
-        raise ValueError(msg)
-    _check_alike([c for point in chosen for c in point], ("batch", "warmup", "lr_rule"))
-    named = zip(names, chosen, strict=True)
-    return Question(
-        text=f"{text}: {claim.text}",
-        arms=[Arm(name, {run.config.seed: run for run in point}) for name, point in named],
-        metric=claim.metric,
-        contrasts=claim.contrasts,
-        names=[_name_contrast(row, names) for row in claim.contrasts.weights],
-    )
+    return Question(text=text, arms=arms, metric=metric, margin=margin, reference=same[0])
 
 
 _REFERENCE = r"(?:(?P<base>base_batch)|(?P<key>\S+) (?P<value>\S+))"
@@ -184,7 +115,6 @@ _WITHIN = r" within (?P<margin>[\d.]+(?:e-?\d+)?)(?P<points> points?)?"
 _READERS: Mapping[str, Callable[[str, re.Match[str], Sequence[RunSpec], Metric], Question]] = {
     rf"best (?P<key>\S+){_AT}(?:{_WITHIN})?": _read_best,
     rf"no worse than {_REFERENCE}{_AT}{_WITHIN}": _read_no_worse,
-    r"claim (?P<number>\d+) of (?P<paper>\S+)": _read_claim,
 }
 
 
@@ -208,7 +138,7 @@ def _select_points(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpe
         raise ValueError(msg)
     for key, value in zip(parts[::2], parts[1::2], strict=True):
         _check_key(key, points)
-        left = [point for point in points if _is_same_value(point.words[key][0], value)]
+        left = [point for point in points if is_same_value(point.words[key][0], value)]
         if not left:
             known = ", ".join(dict.fromkeys(point.words[key][0] for point in points))
             msg = (
@@ -223,7 +153,7 @@ def _select_points(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpe
 def _make_arms(key: str, points: Sequence[RunSpec]) -> list[Arm]:
     """An arm for each value of a key; nothing else may differ between them."""
     _check_key(key, points)
-    _check_alike(points, (key,))
+    _check_alike(points, key)
     by_value: dict[str, list[RunSpec]] = {}
     for point in points:
         by_value.setdefault(point.words[key][0], []).append(point)
@@ -239,16 +169,16 @@ def _check_key(key: str, points: Sequence[RunSpec]) -> None:
         raise ValueError(msg)
 
 
-def _check_alike(points: Sequence[RunSpec], keys: Sequence[str]) -> None:
-    free, words = ("seed", *keys), [point.words for point in points]
+def _check_alike(points: Sequence[RunSpec], key: str) -> None:
+    words = [point.words for point in points]
     for name in dict.fromkeys(name for point in words for name in point):
-        if any(name == key or name.startswith(f"{key}.") for key in free):
+        if name in {"seed", key} or name.startswith(f"{key}."):
             continue
         values = list(dict.fromkeys(point.get(name, ("none",))[0] for point in words))
         if len(values) > 1:
             msg = (
-                f"the points that a question compares must differ in {', '.join(keys)} only; here "
-                f"{name} differs too: {', '.join(values)}. Give it one value, or add to the "
+                f"the points that a question compares must differ in {key} only; here {name} "
+                f"differs too: {', '.join(values)}. Give it one value, or add to the "
                 f"question: at {name} {values[0]}."
             )
             raise ValueError(msg)
@@ -274,19 +204,3 @@ def _check_arms(arms: Sequence[Arm]) -> None:
                     f"{arm.name} have the same learning rate at each step. Leave one out."
                 )
                 raise ValueError(msg)
-
-
-def _name_contrast(weights: Array, names: Sequence[str]) -> str:
-    used = [(weight, name) for weight, name in zip(weights, names, strict=True) if weight]
-    if sorted(weight for weight, _ in used) == [-1, 1]:
-        above, below = (next(n for w, n in used if w == sign) for sign in (1, -1))
-        return f"{above} minus {below}"
-    return " ".join(f"{weight:+.2g} x {name}" for weight, name in used)
-
-
-def _is_same_value(text: str, other: str) -> bool:
-    """Whether two texts mean the same value."""
-    try:
-        return float(text) == float(other)
-    except ValueError:
-        return text == other

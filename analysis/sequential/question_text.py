@@ -3,13 +3,15 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
 from math import isinf
 from pathlib import Path
 from typing import Any
 
 from analysis.sequential.looks import Interval, Looks
 from analysis.sequential.question import Question
-from analysis.sequential.rule import Best, Bounds, Course, Rule
+from analysis.sequential.rule import Best, Course, NoWorse, Rule
 from sweeper.spec.sentences import several
 from sweeper.store.publish import publish_json, read_as
 from sweeper.store.questions import FOLDER, Record
@@ -19,13 +21,7 @@ def describe_verdict(question: Question, rule: Rule) -> str:
     """The answer according to the looks so far, with intervals."""
     if isinstance(rule, Best):
         return _describe_best(question, rule)
-    if question.is_each:
-        return " ".join(_describe_contrast(question, rule, k) for k in range(len(rule.answers)))
-    verdict = {True: "reproduced", False: "contradicted", None: "not decided"}[rule.answer]
-    named = zip(question.names, rule.intervals, strict=True)
-    parts = [f"{name} {_format_interval(question, found)}" for name, found in named if found]
-    shown = f" ({'; '.join(parts)})" if parts else ""
-    return f"{question.text}: {verdict}{shown}{_describe_lost(question, rule)}."
+    return " ".join(_describe_arm(question, rule, arm) for arm in rule.answers)
 
 
 def _describe_best(question: Question, rule: Best) -> str:
@@ -36,7 +32,7 @@ def _describe_best(question: Question, rule: Best) -> str:
         others = [(j, pair) for (i, j), pair in rule.pairs.items() if i == rule.best]
         latest = max(pair.n for _, pair in others)  # earlier excluded arms have fewer
         nearest, pair = min((o for o in others if o[1].n == latest), key=lambda o: o[1].low)
-        ahead = f"better than {names[nearest]}, the nearest, {_format_interval(question, pair)}"
+        ahead = _describe_side(question, pair, f" than {names[nearest]}, the nearest,")
         lead = f"{names[rule.best]} is best of {len(names)}{within}: {ahead}"
         return f"{lead}{_describe_lost(question, rule)}."
     left = [i for i in range(len(names)) if rule.open_arms[i]]
@@ -47,7 +43,7 @@ def _describe_best(question: Question, rule: Best) -> str:
         default=(0, []),
     )
     apart = [
-        f"{names[leader]} better than {names[j]} {_format_interval(question, pair)}"
+        f"{names[leader]} {_describe_side(question, pair, f' than {names[j]}')}"
         for j, pair in sorted(others, key=lambda other: other[1].mean)
     ]
     out = [names[i] for i in range(len(names)) if not rule.in_it[i]]
@@ -56,20 +52,27 @@ def _describe_best(question: Question, rule: Best) -> str:
     return f"{text}{worse}{_describe_lost(question, rule)}."
 
 
-def _describe_contrast(question: Question, rule: Bounds, k: int) -> str:
-    interval, name = rule.intervals[k], question.names[k]
-    word = {True: "no worse", False: "worse", None: "not decided"}[rule.answers[k]]
-    if rule.contrasts.uses_any(rule.lost)[k]:
-        return f"{name}: not decided, as runs diverged{_describe_lost(question, rule)}."
-    if rule.answers[k] is False:
+def _describe_arm(question: Question, rule: NoWorse, arm: int) -> str:
+    answer, interval = rule.answers[arm], rule.intervals.get(arm)
+    word = {True: "no worse", False: "worse", None: "not decided"}[answer]
+    if answer is False:
         word += f", by {_format_amount(question, question.margin)} or more"
-    shown = f" (better {_format_interval(question, interval)})" if interval else ""
-    return f"{name}: {word}{shown}."
+    shown = f" ({_describe_side(question, interval)})" if interval else ""
+    is_lost = rule.lost[[arm, rule.reference]].any()
+    lost = _describe_lost(question, rule) if is_lost else ""
+    return f"{question.arms[arm].name}: {word}{shown}{lost}."
+
+
+def _describe_side(question: Question, interval: Interval, than: str = "") -> str:
+    """Whether the first is better or worse than the second, by how much."""
+    is_worse = interval.seeds is None and interval.mean < 0
+    shown = interval.negate() if is_worse else interval
+    return f"{'worse' if is_worse else 'better'}{than} {_format_interval(question, shown)}"
 
 
 def _describe_lost(question: Question, rule: Rule) -> str:
     names = [arm.name for arm, lost in zip(question.arms, rule.lost, strict=True) if lost]
-    return f"; not compared, as a run diverged: {', '.join(names)}" if names else ""
+    return f"; runs diverged, the worst result: {', '.join(names)}" if names else ""
 
 
 def _format_amount(question: Question, value: float) -> str:
@@ -78,60 +81,84 @@ def _format_amount(question: Question, value: float) -> str:
 
 def _format_interval(question: Question, interval: Interval) -> str:
     scale = 100 if question.metric.unit == "%" else 1
+    if interval.seeds is not None:
+        return f"in {(interval.seeds > 0).sum()} of {several(interval.n, 'seed')}"
     low, high = scale * interval.low, scale * interval.high
     ends = f"95 % over all looks: {low:.3g} to {high:.3g}"
-    if isinf(interval.half):
+    if isinf(interval.low):
         ends = "the same at every seed: no interval"
     return f"by {_format_amount(question, interval.mean)} ({ends}; {several(interval.n, 'seed')})"
 
 
 def has_no_spread(rule: Rule) -> bool:
     """Whether every difference that the latest look compared was the same at every seed."""
-    every = rule.pairs.values() if isinstance(rule, Best) else rule.intervals
-    found = [interval for interval in every if interval]
+    found = [*(rule.pairs if isinstance(rule, Best) else rule.intervals).values()]
     latest = max((interval.n for interval in found), default=0)
-    return all(isinf(interval.half) for interval in found if interval.n == latest)
+    return all(not interval.spread for interval in found if interval.n == latest)
 
 
-def find_record(question: Question, looks: Looks, results: Path) -> Path:
-    """The file for a question's plan and answer.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question's place among those of a results folder.
+
+    Attributes:
+        path: the file for its plan and answer.
+        number: which question of the folder it is, from 1.
+        num_before: how many of its runs had a result before it was asked.
+        place: both in words.
+    """
+
+    path: Path
+    number: int
+    num_before: int
+    place: str
+
+
+def find_record(question: Question, looks: Looks, results: Path, num_known: int) -> Asked:
+    """Where a question stands among those of the folder; `num_known` of its runs have a result.
+
+    A question is known by its metric, runs and what it asks of them, not by its words.
 
     Raises:
-        ValueError: if it was begun with another plan that has some of these seeds: planning looks
+        ValueError: if another question about some of these runs has another plan: planning looks
             again after seeing results makes errors more frequent than guaranteed.
     """
-    settings = [
-        {key: text for key, (text, _) in arm.runs[question.seeds[0]].words.items() if key != "seed"}
-        for arm in question.arms
-    ]
-    about = [question.text.replace("=", " ").split(), question.metric.name, settings]
-    subject, plan = (
-        hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
-        for content in (about, [question.seeds, looks.at])
-    )
-    own = results / FOLDER / f"{subject}-{plan}.json"
-    for path in sorted(own.parent.glob(f"{subject}-*.json")):
-        if path == own:
-            continue
+    ids = [[arm.runs[seed].run_id for seed in question.seeds] for arm in question.arms]
+    about = [question.metric.name, ids, question.reference, question.margin, looks.at]
+    name = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    own, runs, others = results / FOLDER / f"{name}.json", {*chain.from_iterable(ids)}, 0
+    number, num_before = 0, num_known
+    for path in sorted(own.parent.glob("[!.]*.json")):
         if (before := read_as(Record, path)) is None:
             msg = (
-                f"{path} must be readable, as it says with which seeds {question.text!r} was asked "
+                f"{path} must be readable, as it says with which seeds a question was asked "
                 "before; got other content. Restore it, or remove it and ask with new seeds."
             )
             raise ValueError(msg)
-        if set(before.seeds) & set(question.seeds):
+        if path == own:
+            number, num_before = before.number, before.num_before
+            continue
+        others += 1
+        is_same = before.metric == question.metric.name and runs & {*before.planned, *before.runs}
+        plans = [[*plan] for plan in (before.seeds, before.looks_at, question.seeds, looks.at)]
+        if is_same and plans[:2] != plans[2:]:
             msg = (
-                "seed and the looks must be those that the question was started with; "
-                f"{question.text!r} was started with "
+                "seed and the looks must be those with which questions about these runs were "
+                f"started; {before.question!r} was started with "
                 f"seed={','.join(map(str, before.seeds))} and "
                 f"looks after {', '.join(map(str, before.looks_at))} seeds ({path}). Give "
-                "those, or ask again with seeds that were not used for it."
+                "those, or ask with seeds that no question has used."
             )
             raise ValueError(msg)
-    return own
+    number = number or 1 + others
+    errors = f", which err in up to {min(100, 5 * number)} % together" if number > 1 else ""
+    place = f"Question {number} of this folder{errors}; {num_before} of its {len(runs)} runs had a "
+    place += "result before it was asked"
+    place += ": if these suggested it, no error rate holds." if num_before else "."
+    return Asked(own, number, num_before, place)
 
 
-def record_question(path: Path, question: Question, looks: Looks, **found: Any) -> None:
+def record_question(asked: Asked, question: Question, looks: Looks, **found: Any) -> None:
     """Store a question's plan and what is known of its answer."""
     content = {
         "question": question.text,
@@ -139,10 +166,14 @@ def record_question(path: Path, question: Question, looks: Looks, **found: Any) 
         "arms": [arm.name for arm in question.arms],
         "seeds": question.seeds,
         "looks_at": looks.at,
+        "planned": [run.run_id for arm in question.arms for run in arm.runs.values()],
+        "number": asked.number,
+        "num_before": asked.num_before,
+        "place": asked.place,
         **found,
     }
-    path.parent.mkdir(exist_ok=True)
-    publish_json(path, content)
+    asked.path.parent.mkdir(exist_ok=True)
+    publish_json(asked.path, content)
 
 
 def describe_end(

@@ -1,108 +1,84 @@
 """A question asked again after each seed, until it is answered or cannot be answered any more.
 
 Each seed is a block: a contrast is computed within each seed, so the effect that a seed has on all
-arms cancels, and unequal variances of the arms do no harm.
+arms cancels, and unequal variances of the arms do no harm. A diverged run is the worst of its seed.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from analysis.sequential.looks import Interval, Looks
-from analysis.stats.contrasts import Contrasts
 from analysis.stats.replicates import Array
 
 Flags = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class Bounds:
-    """Whether contrasts lie between their bounds: all of them, any, or each for itself.
+class NoWorse:
+    """Whether each of the other arms is at most a margin below a reference.
 
-    All of k do if each interval, at the full level, lies inside; not all do if any interval, at
-    ``1 / k`` of the level, lies outside (intersection-union, and Bonferroni). Where any is enough
-    it is the other way round; where each counts for itself both are at ``1 / k`` of the level.
+    Each has an answer of its own; with k - 1 others, its interval is at ``1 / (k - 1)`` of the
+    level.
     """
 
-    contrasts: Contrasts
+    num_arms: int
     looks: Looks
-    is_each: bool = False
-    answers: list[bool | None] = field(init=False)
-    intervals: list[Interval | None] = field(init=False)
+    margin: float
+    reference: int = 0
+    #: By arm: whether it is; None while that is open.
+    answers: dict[int, bool | None] = field(init=False)
+    #: By arm: by how much it is better than the reference.
+    intervals: dict[int, Interval] = field(default_factory=dict[int, Interval])
     lost: Flags = field(init=False)
 
     def __post_init__(self) -> None:
         """Start without any answer."""
-        count, arms = self.contrasts.weights.shape
-        self.answers, self.intervals = [None] * count, [None] * count
-        self.lost = np.zeros(arms, dtype=bool)
+        self.answers = {arm: None for arm in range(self.num_arms) if arm != self.reference}
+        self.lost = np.zeros(self.num_arms, dtype=bool)
 
     @property
-    def _levels(self) -> tuple[float, float]:
-        """Levels of the intervals that decide for inside, and for outside."""
-        alone, among = self.looks.level, self.looks.level / len(self.answers)
-        if self.is_each:
-            return among, among
-        return (among, alone) if self.contrasts.is_any else (alone, among)
-
-    @property
-    def answer(self) -> bool | None:
-        """Whether all do, or any does; None while that is open, and where each counts."""
-        decisive = self.contrasts.is_any  # a single such contrast is enough
-        if self.is_each or (None in self.answers and decisive not in self.answers):
-            return None
-        return decisive if decisive in self.answers else not decisive
+    def _level(self) -> float:
+        return self.looks.level / len(self.answers)
 
     @property
     def is_answered(self) -> bool:
-        """Whether the whole has an answer, or each contrast where each counts."""
-        return None not in self.answers if self.is_each else self.answer is not None
-
-    @property
-    def _open(self) -> list[int]:
-        """Places of the contrasts that more seeds may answer; none once the whole is answered."""
-        lost = self.contrasts.uses_any(self.lost)
-        places = [k for k, known in enumerate(self.answers) if known is None and not lost[k]]
-        return places if self.answer is None else []
+        """Whether every arm has an answer."""
+        return None not in self.answers.values()
 
     @property
     def open_arms(self) -> Flags:
-        """Arms of the contrasts for which more seeds would be informative."""
-        return np.asarray(self.contrasts.uses[self._open].any(axis=0))
+        """Arms for which more seeds would be informative."""
+        left = np.array([self.answers.get(arm, True) is None for arm in range(self.num_arms)])
+        left[self.reference] = left.any()
+        return left
 
     def update(self, values: Array) -> None:
         """Look at values of the first seeds, shape (arms, seeds); infinite for diverged runs."""
         self.lost |= np.isinf(values).any(axis=1)
-        inside, outside = self._levels
-        for k in self._open:
-            arms = self.contrasts.uses[k]
-            of_seeds = self.contrasts.weights[k, arms] @ values[arms] + self.contrasts.constant
-            near = Interval.from_seeds(of_seeds, self.looks, inside)
-            far = Interval.from_seeds(of_seeds, self.looks, outside)
-            self.intervals[k] = far if self.contrasts.is_any else near
-            if self.contrasts.lower < near.low and near.high < self.contrasts.upper:
-                self.answers[k] = True
-            elif far.high < self.contrasts.lower or far.low > self.contrasts.upper:
-                self.answers[k] = False
+        for arm, known in self.answers.items():
+            if known is not None:
+                continue
+            with np.errstate(invalid="ignore"):  # both may have diverged
+                ahead = values[arm] - values[self.reference]
+            found = Interval.from_seeds(ahead, self.looks, self._level)
+            self.intervals[arm] = found
+            if found.low > -self.margin:
+                self.answers[arm] = True
+            elif found.high < -self.margin:
+                self.answers[arm] = False
 
     def chance(self, last: int) -> float:
-        """The chance of an answer to the whole, or, where each counts, to the likeliest."""
-        inside, outside = (self.looks.half_width(last, level) for level in self._levels)
-        lower, upper = self.contrasts.lower, self.contrasts.upper
-        found = [interval for k in self._open if (interval := self.intervals[k])]
-        ins = [i.chance_between(lower, upper, last, inside) for i in found]
-        outs = [
-            i.chance_between(-np.inf, lower, last, outside)
-            + i.chance_between(upper, np.inf, last, outside)
-            for i in found
-        ]
-        if self.is_each:
-            return max(a + b for a, b in zip(ins, outs, strict=True))
-        is_whole = len(found) == sum(known is None for known in self.answers)
-        together, either = (outs, ins) if self.contrasts.is_any else (ins, outs)
-        return min(together) * is_whole + sum(either)
+        """The chance of an answer to the likeliest of those that are open."""
+        width = self.looks.half_width(last, self._level)
+        return max(
+            found.chance_between(-self.margin, np.inf, last, width)
+            + found.chance_between(-np.inf, -self.margin, last, width)
+            for arm, found in self.intervals.items()
+            if self.answers[arm] is None
+        )
 
 
 @dataclass(slots=True)
@@ -136,7 +112,7 @@ class Best:
     @property
     def open_arms(self) -> Flags:
         """Arms that may be the best."""
-        left = self.in_it & ~self.lost
+        left = self.in_it.copy()  # `update` takes arms out of it
         return left if self.best is None and left.sum() > 1 else np.zeros_like(left)
 
     @property
@@ -149,8 +125,9 @@ class Best:
         self.lost |= np.isinf(values).any(axis=1)
         left = [int(arm) for arm in np.flatnonzero(self.open_arms)]
         for i, j in combinations(left, 2):
-            apart = Interval.from_seeds(values[i] - values[j], self.looks, self._level)
-            self.pairs[i, j], self.pairs[j, i] = apart, replace(apart, mean=-apart.mean)
+            with np.errstate(invalid="ignore"):  # both may have diverged
+                apart = Interval.from_seeds(values[i] - values[j], self.looks, self._level)
+            self.pairs[i, j], self.pairs[j, i] = apart, apart.negate()
         answers = [
             i for i in left if all(self.pairs[i, j].low > -self.margin for j in left if j != i)
         ]
@@ -175,7 +152,7 @@ class Best:
 
 
 #: How intervals answer a question.
-Rule = Best | Bounds
+Rule = Best | NoWorse
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +182,8 @@ def take_looks(rule: Rule, values: Array, give_up: float) -> Course:
     The same values give the same looks and answers, however often and in how many parts this is
     done.
 
-    Values are nan for a run without a result yet, infinite for a run that diverged; `give_up` is
-    the chance of an answer below which the remaining seeds are not run.
+    Values are nan for a run without a result yet, infinite, as the worst, for a run that diverged;
+    `give_up` is the chance of an answer below which the remaining seeds are not run.
     """
     last, seen, used = rule.looks.at[-1], 0, np.zeros(len(values), dtype=np.int64)
     for number, n in enumerate(rule.looks.at):

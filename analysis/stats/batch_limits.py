@@ -1,6 +1,6 @@
 """Batches that are too large: where the metric breaks, and where examples to a target double."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -13,17 +13,33 @@ from analysis.stats.replicates import (
     Array,
     Estimate,
     Replicates,
-    are_equal,
     describe_diverged,
+    format_interval,
     percentile_interval,
+    student_factor,
 )
+from analysis.stats.wild import add_without, drop_wild
 from analysis.tables.metric import ACCURACY, Metric
 
-#: If a run takes fewer to the target, it is not known well where it was reached [epochs].
-FEWEST_EPOCHS = 4
+#: If a run takes fewer to the target, it is not known well where it was reached [evaluations].
+FEWEST_EVALUATIONS = 4
 
 #: A fit is rejected if the p value of its lack of fit is smaller than this.
 REJECTED = 0.05
+
+#: A hyperbola that the seeds reject still describes means that are all as near [fraction of it].
+CLOSE = 0.1
+
+#: Columns of curves that tell how far training is, and what each is at the target.
+_CLOCKS = {
+    "epoch": "epochs_to_target",
+    "step": "steps_to_target",
+    "examples_seen": "examples_to_target",
+    "evaluation": "evaluations_to_target",
+}
+
+#: Points and measure of examples to a target.
+_BY = ["global_batch"], "examples_to_target"
 
 
 def to_target(
@@ -36,38 +52,60 @@ def to_target(
 
     Returns:
         The runs that finished or diverged, with `epochs_to_target`, `steps_to_target`,
-        `examples_to_target` (null: never reached) and `reached_target`. Of a run that finished and
-        has no curve, whose file may be damaged, this is not known: it is left out.
+        `examples_to_target`, `evaluations_to_target` (null: never reached) and `reached_target`;
+        each also with `_spacing`, between the evaluations on either side.
+        Of a run that finished and has no curve, whose file may be damaged, this is not known: it
+        is left out.
     """
     has_curve = runs["run_id"].isin(curves.loc[curves[metric.name].notna(), "run_id"])
     ended = runs[(runs["outcome"] == "diverged") | (has_curve & (runs["outcome"] == "finished"))]
-    clocks = {"epoch": "epochs", "step": "steps", "examples_seen": "examples"}
-    names = {clock: f"{unit}_to_target" for clock, unit in clocks.items()}
-    first = first_reached(curves, target, metric, list(names)).rename(columns=names)
-    joined = ended.merge(first, on="run_id", how="left")
+    joined = ended.merge(first_reached(curves, target, metric), on="run_id", how="left")
     return joined.assign(reached_target=joined["steps_to_target"].notna())
 
 
-def first_reached(
-    curves: pd.DataFrame, target: float, metric: Metric, clocks: list[str]
-) -> pd.DataFrame:
-    """Where each curve first reaches the target, interpolated linearly between epoch ends.
+def reachable_target(runs: pd.DataFrame, metric: Metric) -> float:
+    """A target that every seed reaches at three batches: 2 % short of their final metric.
 
-    The clocks are 0 at the start; a target that is reached in the first epoch is placed at its
-    end.
+    Uses `global_batch`, `seed` and the metric; of several settings the best counts.
+    """
+    signed = runs.assign(value=metric.sign * runs[metric.name])
+    best = signed.groupby(["global_batch", "seed"])["value"].max()
+    worst_seed = best.groupby("global_batch").min().sort_values(ascending=False)
+    reached = float(worst_seed.iloc[min(2, len(worst_seed) - 1)])
+    return metric.sign * (reached - 0.02 * abs(reached))
+
+
+def first_reached(curves: pd.DataFrame, target: float, metric: Metric = ACCURACY) -> pd.DataFrame:
+    """Where each curve first reaches the target, interpolated linearly between evaluations.
+
+    The clocks are 0 at the start; a target that is reached before the first evaluation is placed
+    there. Where between the two evaluations it was reached is not measured, so their distance is
+    kept with the place.
 
     Returns:
-        a row per run that reaches it: `run_id` and the clocks.
+        a row per run that reaches it: `run_id` and `_CLOCKS`, each also with `_spacing`.
     """
-    ordered = curves.sort_values(["run_id", "epoch"], ignore_index=True)
+    clocks = list(_CLOCKS)
+    ordered = curves.sort_values(["run_id", "step"], ignore_index=True)
+    ordered = ordered.assign(evaluation=ordered.groupby("run_id").cumcount() + 1.0)
     before = ordered.groupby("run_id")[[metric.name, *clocks]].shift()
     hit = ordered[metric.reaches(ordered[metric.name], target)].drop_duplicates("run_id")
     before = before.loc[hit.index]
     share = (target - before[metric.name]) / (hit[metric.name] - before[metric.name])
     share = share.fillna(1.0)
     start = before[clocks].fillna(0.0)
-    places = start + (hit[clocks] - start).mul(share, axis=0)
-    return places.assign(run_id=hit["run_id"])
+    apart = hit[clocks] - start
+    places = (start + apart.mul(share, axis=0)).rename(columns=_CLOCKS)
+    spacings = apart.rename(columns=_CLOCKS).add_suffix("_spacing")
+    return places.join(spacings).assign(run_id=hit["run_id"])
+
+
+def evaluations_to_target(reached: pd.DataFrame) -> tuple[pd.Series, str]:
+    """Evaluations that each batch took to the target, and what they are called: maybe epochs."""
+    column, epochs = "evaluations_to_target", reached["epochs_to_target"]
+    is_each = column not in reached or reached[column].equals(epochs.astype(float))
+    column = "epochs_to_target" if is_each else column
+    return reached.groupby("global_batch")[column].mean(), column.partition("_")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +119,8 @@ class CriticalBatch:
         fewest_examples: limit for small batches [examples].
         lack_of_fit: F of the means' scatter about the hyperbola against the scatter of seeds.
         lack_of_fit_p: probability of an F this large if the hyperbola holds.
+        farthest: the largest distance of a mean from the hyperbola [fraction; negative below].
+        holds_up_to: the largest batch up to which the hyperbola is not rejected; nan if none.
         censored: batches left out because a run did not reach the target.
     """
 
@@ -89,6 +129,8 @@ class CriticalBatch:
     fewest_examples: float
     lack_of_fit: float
     lack_of_fit_p: float
+    farthest: float
+    holds_up_to: float
     censored: tuple[int, ...]
 
 
@@ -97,14 +139,17 @@ def critical_batch(
 ) -> CriticalBatch:
     """Batch above which more examples per step buy little.
 
-    ``examples = fewest_examples + fewest_steps * batch``, weighted least squares over batches
-    (weights: replicates), hence ``(S / S_min - 1) (E / E_min - 1) = 1``. If the scatter about the
-    hyperbola is too large for that of the seeds, it has no such batch: see `doubling_batch`.
+    ``examples = fewest_examples + fewest_steps * batch``, weighted least squares over batches,
+    hence ``(S / S_min - 1) (E / E_min - 1) = 1``. The weights are replicates over the squared mean:
+    the spread grows with the examples. If the scatter about the hyperbola is too large for that of
+    the seeds, the interval is that of the scatter, as far as no mean is farther than a tenth from
+    it; otherwise it has no such batch: see `doubling_batch`.
 
     Uses what `to_target` returns.
 
     Raises:
-        ValueError: if fewer than three batches reach the target, or any in fewer than four epochs.
+        ValueError: if fewer than three batches reach the target, or any in fewer than four
+            evaluations.
 
     Returns:
         The fit over the batches where every run reached the target.
@@ -113,32 +158,69 @@ def critical_batch(
         McCandlish et al. 2018, arXiv:1812.06162, equations 2.11 and 2.12.
     """
     cells, censored = _cells_to_target(reached)
+    fit = _fit_hyperbola(cells, rng, draws)
+    notes = [fit.critical_batch.note, _describe_censored(censored)]
+    is_held = cells.points["global_batch"] <= fit.holds_up_to
+    if is_held.any() and not is_held.all():
+        up_to = _fit_hyperbola(cells.keep(is_held), rng, draws)
+        next_batch = cells.points["global_batch"][~is_held].iloc[0]
+        law = up_to.fewest_examples + up_to.fewest_steps * next_batch
+        off = cells.means[~is_held][0] / law - 1
+        more = f"{100 * abs(off):.2g} % {'more' if off > 0 else 'fewer'}"
+        ratio = format_interval(up_to.critical_batch)
+        notes.append(
+            f"it holds up to {fit.holds_up_to:,.0f}, there with E_min / S_min {ratio}; "
+            f"{next_batch:,} takes {more} examples than that"
+        )
+    found = replace(fit.critical_batch, note="; ".join(filter(None, notes)))
+    kept, wild = drop_wild(reached.assign(outcome="finished"), *_BY)
+    if wild:
+        found = add_without(found, wild, critical_batch(kept, rng, draws).critical_batch)
+    return replace(fit, critical_batch=found, censored=tuple(censored))
+
+
+def _fit_hyperbola(cells: Replicates, rng: np.random.Generator, draws: int) -> CriticalBatch:
     batches = cells.points["global_batch"].to_numpy(dtype=float)
-    weights = cells.counts.astype(float)
+    weights = cells.counts / cells.means**2
     slope, intercept = _line(batches, cells.means[None, :], weights)
     value, drawn = _ratio(slope, intercept)[0], None
+    fitted = intercept[0] + slope[0] * batches
+    away = cells.means / fitted - 1
+    far = int(np.abs(away).argmax())
+    scatter, p = lack_of_fit(cells, batches, weights, fitted)
+    is_rejected = p < REJECTED and scatter > 1
+    is_off = is_rejected and abs(away[far]) > CLOSE
+    notes = [cells.no_interval]
     if slope[0] * np.ptp(batches) <= ROUNDING * intercept[0]:
-        value = np.nan
-    if not cells.no_interval:
+        value, notes = np.nan, ["examples to target do not grow with the batch", *notes]
+    elif is_rejected:
+        side = "above" if away[far] > 0 else "below"
+        about = (
+            f"(lack of fit F = {scatter:.3g}, p = {p:.2g}): "
+            f"{batches[far]:,.0f} is {100 * abs(away[far]):.2g} % {side} it"
+        )
+        if is_off:
+            value, notes = np.nan, [f"the hyperbola does not fit {about}"]
+        else:
+            free = len(batches) - 2
+            spread = student_factor(free) * np.sqrt((away**2).sum() / free)
+            means = fitted * (1 + spread * rng.normal(size=(draws, len(batches))))
+            drawn = _ratio(*_line(batches, means, weights))
+            notes = [f"the interval is from the scatter about the hyperbola {about}"]
+    elif not cells.no_interval:
         unit = _line(batches, np.eye(len(batches)), weights)
         with np.errstate(divide="ignore", invalid="ignore"):  # without a slope there is no ratio
             gradient = unit[1] / intercept[0] - unit[0] / slope[0]  # of its logarithm
         means = cells.resampled_means(rng, draws, cells.freedom(gradient))
         drawn = _ratio(*_line(batches, means, weights))
-    fitted = intercept[0] + slope[0] * batches
-    scatter, p = lack_of_fit(cells.values, fitted, num_parameters=2)
-    notes = [
-        "examples to target do not grow with the batch" if np.isnan(value) else "",
-        _describe_censored(censored),
-        cells.no_interval,
-    ]
-    if drawn is not None and p < REJECTED and scatter > 1:
-        value, drawn = np.nan, None
-        notes[0] = f"the hyperbola does not fit (lack of fit F = {scatter:.3g}, p = {p:.2g})"
-    method = "line through examples to target; 95 % percentile bootstrap over seeds"
+    method = "line through examples to target, weights 1 / examples**2; 95 % percentile bootstrap"
     estimate = Estimate.from_draws(value, drawn, cells.num_seeds, method, *notes)
+    held = float(batches[-1])
+    if is_off:
+        fewer = cells.keep(np.arange(len(batches)) < len(batches) - 1)
+        held = _fit_hyperbola(fewer, rng, 2).holds_up_to if len(batches) > 3 else np.nan
     return CriticalBatch(
-        estimate, float(slope[0]), float(intercept[0]), scatter, p, tuple(censored)
+        estimate, float(slope[0]), float(intercept[0]), scatter, p, float(away[far]), held, ()
     )
 
 
@@ -167,7 +249,9 @@ def doubling_batch(reached: pd.DataFrame, rng: np.random.Generator, draws: int =
     )
     ends = cells.no_interval or "the ends are batches that were run"
     notes = "; ".join(filter(None, [ends, _describe_censored(censored)]))
-    return Estimate(float(value[0]), low, high, cells.num_seeds, method, notes)
+    found = Estimate(float(value[0]), low, high, cells.num_seeds, method, notes)
+    kept, wild = drop_wild(reached.assign(outcome="finished"), *_BY)
+    return add_without(found, wild, doubling_batch(kept, rng, draws)) if wild else found
 
 
 def _describe_censored(censored: list[int]) -> str:
@@ -191,31 +275,41 @@ def _cells_to_target(reached: pd.DataFrame) -> tuple[Replicates, list[int]]:
         )
         raise ValueError(msg)
     if "epochs_to_target" in usable:
-        fewest = usable.groupby("global_batch")["epochs_to_target"].mean().min()
-        if fewest < FEWEST_EPOCHS:
+        taken, unit = evaluations_to_target(usable)
+        if (fewest := taken.min()) < FEWEST_EVALUATIONS:
             msg = (
-                f"every batch must take {FEWEST_EPOCHS} epochs or more to the target; "
+                f"every batch must take {FEWEST_EVALUATIONS} {unit} or more to the target; "
                 f"got {fewest:.2g}. Choose a target that is harder to reach."
             )
             raise ValueError(msg)
     return cells, censored
 
 
-def lack_of_fit(
-    values: tuple[Array, ...], fitted: Array, num_parameters: int
-) -> tuple[float, float]:
-    """F test of a curve through points with replicates.
+def lack_of_fit(cells: Replicates, x: Array, weights: Array, fitted: Array) -> tuple[float, float]:
+    """F test of a weighted line in x through points with replicates, of whatever spreads.
+
+    ``F = sum(w (mean - fitted)**2) / sum(w (1 - h) s**2 / n)`` with the leverages h, which without
+    weights and with equal spreads is the textbook's; Satterthwaite's degrees of freedom.
 
     Returns:
-        F, and its probability under the curve; nan if no point has replicates that differ.
+        F, and its probability under the line; nan if no point has replicates that differ.
+
+    Source:
+        Brown & Forsythe 1974, Technometrics 16, 129-132; Mehrotra 1997, Communications in
+        Statistics: Simulation and Computation 26, 1139-1145 (degrees of freedom).
     """
-    n = np.array([len(v) for v in values])
-    free_pure, free_fit = int((n - 1).sum()), len(values) - num_parameters
-    if free_pure == 0 or free_fit < 1 or all(map(are_equal, values)):
+    if cells.no_interval or len(x) < 3:
         return np.nan, np.nan
-    pure = sum(float(((v - v.mean()) ** 2).sum()) for v in values) / free_pure
-    means = np.array([v.mean() for v in values])
-    f = float((n * (means - fitted) ** 2).sum()) / free_fit / pure
+    root = np.sqrt(weights)
+    basis, _ = np.linalg.qr(np.stack([np.ones_like(x), x], axis=1) * root[:, None])
+    rest = np.eye(len(x)) - basis @ basis.T
+    noise = weights * cells.mean_variances
+    parts = np.diag(rest) * noise
+    product = rest * noise
+    free_fit = parts.sum() ** 2 / (product * product.T).sum()
+    own = np.where(cells.is_coarse, np.inf, cells.counts - 1)
+    free_pure = parts.sum() ** 2 / max((parts**2 / own).sum(), 1e-9 * parts.sum() ** 2)
+    f = float((weights * (cells.means - fitted) ** 2).sum() / parts.sum())
     return f, float(stats.f.sf(f, free_fit, free_pure))
 
 
@@ -276,7 +370,13 @@ def breaking_batch(
         holds = f"{up_to}, half or more of the runs diverged at {lost:,.0f}"
     ends = cells.no_interval or ("" if holds else "the ends are batches that were run")
     notes = "; ".join(filter(None, [holds, ends, left_out, describe_diverged(runs)]))
-    return Estimate(float(min(value[0], lost)), low, high, cells.num_seeds, method, notes)
+    found = Estimate(float(min(value[0], lost)), low, high, cells.num_seeds, method, notes)
+    kept, wild = drop_wild(runs, ["global_batch"], metric.name)
+    return (
+        add_without(found, wild, breaking_batch(kept, rng, margin, draws, metric))
+        if wild
+        else found
+    )
 
 
 def _first_lost(runs: pd.DataFrame) -> float:

@@ -1,13 +1,14 @@
 """Laws fitted to best rates and to distances from the start, and compared by Akaike's criterion."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from analysis.stats.optimum import Optima
 from analysis.stats.replicates import DRAWS, NO_SPREAD, ROUNDING, Array, Estimate, stretch
+from analysis.stats.wild import add_without, drop_wild
 
 
 def aicc(rss: Array, count: int, num_parameters: int) -> Array:
@@ -100,6 +101,16 @@ def compare_rules(optima: Optima) -> RuleComparison:
     Source:
         Burnham & Anderson 2002, Model Selection, section 6.6 (frequencies).
     """
+    found = _compare_rules(optima)
+    if not optima.without_wild:
+        return found
+    without = compare_rules(optima.without_wild)
+    best = without.table["rule"].iloc[0] if len(without.table) else f"none: {without.note}"
+    said = f"{optima.wild}; without, the lowest AICc is {best}"
+    return replace(found, note="; ".join(filter(None, [said, found.note])))
+
+
+def _compare_rules(optima: Optima) -> RuleComparison:
     batches = optima.batches
     if not (np.isfinite(optima.best) & (optima.best > 0)).all():
         note = "a best rate is beyond the grid; extend it"
@@ -231,7 +242,7 @@ def constant_rate(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.DataFrame:
     """
     finished = runs.loc[runs["outcome"] == "finished", ["run_id", "seed"]]
     rows = curves.merge(finished).dropna(subset=["distance_from_start"])
-    rows = rows.sort_values(["run_id", "epoch"], ignore_index=True)
+    rows = rows.sort_values(["run_id", "step"], ignore_index=True)
     is_new = rows["run_id"].ne(rows["run_id"].shift()).to_numpy(dtype=bool)
     changes = is_new | ~np.isclose(rows["lr"], rows["lr"].shift(), rtol=1e-9, atol=0)
     rows["stretch"] = changes.cumsum()
@@ -282,6 +293,11 @@ def diffusion(series: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
     p_drawn = None if note else _fit_law(t, resampled, "power")[1]
     method = "c step**p, least squares at log-spaced steps; 95 % percentile bootstrap over seeds"
     power = Estimate.from_draws(p[0], p_drawn, count, method, note)
+    last = series[series["step"] == series["step"].max()].assign(outcome="finished")
+    kept, wild = drop_wild(last, ["step"], "distance")
+    if wild:
+        without = diffusion(series[series["seed"].isin(kept["seed"])], rng, draws)
+        power = add_without(power, wild, without.power)
     frequency = table.set_index("law")["frequency"]
     verdict = "inconclusive"
     if power.has_interval and frequency["logarithm"] >= 0.95:

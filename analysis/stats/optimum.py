@@ -9,6 +9,7 @@ from scipy import stats
 
 from analysis.stats.batch_limits import REJECTED
 from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, describe_diverged
+from analysis.stats.wild import add_without, drop_wild
 from analysis.tables.metric import ACCURACY, Metric
 
 #: Added to a warmup before taking logarithms, so that a warmup of 0 has a logarithm [epochs].
@@ -40,6 +41,8 @@ class Optima:
             points; if None, `draws` are used.
         draws_cut: like `draws`, without the smallest setting of each batch and without the
             largest: how far the estimate depends on the shape of the curve.
+        wild: wild seeds in words; empty if there are none.
+        without_wild: the optima without them.
     """
 
     batches: Array
@@ -53,6 +56,8 @@ class Optima:
     no_interval: str = ""
     draws_apart: Array | None = None
     draws_cut: tuple[Array, ...] = ()
+    wild: str = ""
+    without_wild: "Optima | None" = None
 
     def table(self) -> pd.DataFrame:
         """A row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
@@ -62,8 +67,10 @@ class Optima:
         edges = zip(self.batches, self.best, self.low_edge, self.high_edge, strict=True)
         for i, (batch, best, low, high) in enumerate(edges):
             is_interior = bool(low < best < high)
-            at_edge = f"the best setting is at the edge of the grid ({low:g} to {high:g})"
-            at_edge = "" if is_interior else f"{at_edge}: unbounded, extend the grid"
+            at_edge = f"the best is {high:g} or more, the largest tried"
+            if best <= low:
+                at_edge = f"the best is {low:g} or less, the smallest tried"
+            at_edge = "" if is_interior else f"{at_edge}: extend the grid"
             if best <= low == 0:
                 at_edge = "the best setting is 0, the end of its scale"
             if np.isnan(best):
@@ -72,6 +79,10 @@ class Optima:
             notes = at_edge, self.no_interval, rejected
             e = Estimate.from_draws(best, drawn, self.num_seeds, "", *notes)
             e = e.widen([cut[:, i] for cut in self.draws_cut])
+            if self.without_wild and self.without_wild.best[i] != best:
+                without = self.without_wild.table().iloc[i]
+                ends = without["best"], without["low"], without["high"]
+                e = add_without(e, self.wild, Estimate(*ends, self.num_seeds, "", without["note"]))
             rows.append((int(batch), e.value, e.low, e.high, is_interior, e.num_seeds, e.note))
         columns = ["global_batch", "best", "low", "high", "is_interior", "num_seeds", "note"]
         return pd.DataFrame(rows, columns=columns)
@@ -121,10 +132,16 @@ def best_lrs(
 def _fit_runs(
     runs: pd.DataFrame, column: str, rng: np.random.Generator, draws: int, metric: Metric
 ) -> Optima:
-    cells, note = Replicates.from_runs(runs, ["global_batch", column], metric.name).drop_single()
+    by = ["global_batch", column]
+    cells, note = Replicates.from_runs(runs, by, metric.name).drop_single()
     found = fit_optima(cells, column, rng, draws, metric)
     notes = filter(None, [found.note, note, describe_diverged(runs)])
-    return replace(found, note="; ".join(notes))
+    found = replace(found, note="; ".join(notes))
+    kept, wild = drop_wild(runs, by, metric.name)
+    if not wild:
+        return found
+    without = _fit_runs(kept, column, rng, draws, metric)
+    return replace(found, wild=wild, without_wild=without)
 
 
 def fit_optima(
@@ -277,6 +294,9 @@ def exponent(optima: Optima) -> Estimate:
     if len(optima.batches) < 2:
         note = "two or more batches, each with three or more settings, are needed"
         return Estimate.from_draws(np.nan, None, optima.num_seeds, method, note)
+    if optima.without_wild:
+        all_seeds = exponent(replace(optima, without_wild=None))
+        return add_without(all_seeds, optima.wild, exponent(optima.without_wild))
     if optima.is_rejected:
         return Estimate.from_draws(np.nan, None, optima.num_seeds, method, optima.note)
     value = _slopes(optima.batches, optima.best[None, :])[0]
@@ -285,7 +305,7 @@ def exponent(optima: Optima) -> Estimate:
     is_flat = table["best"].isna()
     for words, there in (
         ("the metric is the same at all settings", is_flat),
-        ("the optimum is at the edge of the grid", ~table["is_interior"] & ~is_flat),
+        ("the best is at an end of the grid, or beyond,", ~table["is_interior"] & ~is_flat),
     ):
         if there.any():
             names = ", ".join(f"{b:,}" for b in table.loc[there, "global_batch"])

@@ -18,8 +18,12 @@ from analysis.stats.contrasts import (
     weigh_contrasts,
 )
 from analysis.stats.replicates import Array, Estimate, format_share, make_rng, validation_size
+from analysis.stats.wild import add_without, drop_wild
 from analysis.tables.metric import Metric
 from analysis.tables.validity import same_arms
+from analysis.tables.which_runs import SAME, finished_runs, negligible_margin
+
+_ARMS = ("the first arm", "the second arm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,16 @@ def compare(
         spread = assured_spread(arms.variances, arms.counts)
         needed = seeds_to_see(max(distance, margin / 2), spread, level=level)
         needed = max(needed, min(counts) + 1)
+    rows = [(arm, v) for arm, values in zip(_ARMS, (first, second), strict=True) for v in values]
+    measured = pd.DataFrame(rows, columns=["arm", "value"]).assign(outcome="finished")
+    kept, wild = drop_wild(measured, ["arm"], "value")
+    if wild:
+        left, right = (kept.loc[kept["arm"] == arm, "value"].to_numpy(dtype=float) for arm in _ARMS)
+        without = compare(
+            left, right, margin, level=level, num_validation=num_validation,
+            num_diverged=num_diverged, worst=worst,
+        )  # fmt: skip
+        estimate = add_without(estimate, wild, without.difference)
     return Comparison(estimate, verdict, p_different, p_equivalent, needed)
 
 
@@ -122,6 +136,18 @@ LEVEL = 0.05
 SAME_TRAINING = "the same training"
 
 _PAIR = ["global_batch", "warmup_epochs", "first", "second"]
+
+
+def rule_pairs(
+    runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric
+) -> tuple[pd.DataFrame, float, str]:
+    """The pairs of rules in comparable runs, with the margin as a number and in words."""
+    finished = finished_runs(runs, metric)
+    margin, words = negligible_margin(metric, SAME, finished[metric.name], finished[metric.name])
+    known = [finished, curves[curves["run_id"].isin(runs["run_id"])]]
+    accuracies = pd.concat([frame[metric.name] for frame in known if metric.name in frame])
+    compared = pd.concat([finished, runs[runs["outcome"] == "diverged"]])
+    return compare_rules_in_pairs(compared, metric, margin, accuracies), margin, words
 
 
 def compare_rules_in_pairs(

@@ -21,6 +21,7 @@ NO_SPREAD = "every seed measured the same: no interval"
 #: Values that differ by less than this fraction of their size are equal.
 ROUNDING = 1e-9
 
+_TINY = 1e-9  # of a sum
 _SEED = 20170608
 
 
@@ -45,6 +46,7 @@ class Estimate:
         num_seeds: fewest replicates of a point that went in.
         method: how value and interval were computed.
         note: what limits it; empty if nothing does.
+        without: the estimate without wild seeds; None if there are none.
     """
 
     value: float
@@ -53,6 +55,7 @@ class Estimate:
     num_seeds: int
     method: str
     note: str = ""
+    without: "Estimate | None" = None
 
     @classmethod
     def from_draws(
@@ -80,14 +83,21 @@ class Estimate:
 def format_estimate(estimate: Estimate, unit: str = "") -> str:
     """An estimate in words: value, interval, seeds and limits."""
     if np.isnan(estimate.value):
-        return f"not decidable: {estimate.note}"
+        return f"unknown: {estimate.note}"
+    text = f"{format_interval(estimate, unit)}, {several(estimate.num_seeds, 'seed')} per point"
+    return f"{text}; {estimate.note}" if estimate.note else text
+
+
+def format_interval(estimate: Estimate, unit: str = "") -> str:
+    """Value and interval of an estimate in words."""
+    if np.isnan(estimate.value):
+        return f"unknown ({estimate.note})"
     text = f"{_format_value(estimate.value)}{unit}"
     if estimate.low == -np.inf and estimate.high == np.inf:
-        text += " (95 %: anything; these runs do not determine it)"
-    elif estimate.has_interval:
+        return f"{text} (95 %: anything; these runs do not determine it)"
+    if estimate.has_interval:
         text += f" (95 %: {_format_value(estimate.low)} to {_format_value(estimate.high)})"
-    text += f", {several(estimate.num_seeds, 'seed')} per point"
-    return f"{text}; {estimate.note}" if estimate.note else text
+    return text
 
 
 def _format_value(value: float) -> str:
@@ -102,41 +112,52 @@ class Replicates:
         points: a row per point: what the replicates share.
         values: the values of each point's replicates.
         seeds: the seed of each value; none if they are not known.
+        spacings: how far apart the places are at which each point's values were looked for; none
+            if they are not known.
     """
 
     points: pd.DataFrame
     values: tuple[Array, ...]
     seeds: tuple[Array, ...] = ()
+    spacings: tuple[float, ...] = ()
 
     @classmethod
     def from_runs(cls, runs: pd.DataFrame, by: Sequence[str], measure: str) -> "Replicates":
         """Collect the finished runs of each point.
 
         Runs of a seed count once, with their mean: rules that come to the same rate at a batch
-        are the same training there, not replicates of each other.
+        are the same training there, not replicates of each other. The spacing of a measure is in
+        the column `MEASURE_spacing`, if there is one.
         """
         finished = runs[(runs["outcome"] == "finished") & runs[measure].notna()]
+        spacing = f"{measure}_spacing"
+        measures = [name for name in (measure, spacing) if name in finished]
         if "seed" in finished:
             seeds = finished.groupby([*by, "seed"], as_index=False, dropna=False)
-            finished = seeds.agg({measure: "mean"}).sort_values("seed", kind="stable")
+            finished = seeds[measures].mean().sort_values("seed", kind="stable")
         groups = finished.groupby(list(by), sort=True)
         values = tuple(np.asarray(group, dtype=float) for _, group in groups[measure])
         known = groups["seed"] if "seed" in finished else ()
         seeds = tuple(np.asarray(group, dtype=float) for _, group in known)
         points = groups.size().reset_index()[list(by)]
-        return cls(points=points, values=values, seeds=seeds)
+        spacings = tuple(groups[spacing].mean()) if spacing in measures else ()
+        return cls(points=points, values=values, seeds=seeds, spacings=spacings)
 
     def drop_single(self) -> "tuple[Replicates, str]":
         """Drop points with a single replicate, if any has more; and a note on it."""
         keep = self.counts > 1
         if keep.all() or not keep.any():
             return self, ""
-        values = tuple(v for v, kept in zip(self.values, keep, strict=True) if kept)
-        seeds = tuple(v for v, kept in zip(self.seeds, keep, strict=True) if kept)
-        points = self.points[keep].reset_index(drop=True)
         left_out = several(int((~keep).sum()), "point")
-        note = f"left out of the fit, with one finished seed: {left_out}"
-        return Replicates(points=points, values=values, seeds=seeds), note
+        return self.keep(keep), f"left out of the fit, with one finished seed: {left_out}"
+
+    def keep(self, kept: "NDArray[np.bool_] | pd.Series") -> "Replicates":
+        """Some of the points."""
+        here = np.flatnonzero(kept)
+        points = self.points.iloc[here].reset_index(drop=True)
+        values, seeds = (tuple(of[i] for i in here if of) for of in (self.values, self.seeds))
+        spacings = tuple(self.spacings[i] for i in here if self.spacings)
+        return Replicates(points, values, seeds, spacings)
 
     @property
     def counts(self) -> NDArray[np.int64]:
@@ -153,12 +174,47 @@ class Replicates:
         """Why the seeds give no interval; empty if they do."""
         if self.num_seeds < 2:
             return "one seed: no interval"
-        return NO_SPREAD if all(map(are_equal, self.values)) else ""
+        is_bare = not self.spacings and all(map(are_equal, self.values))
+        return NO_SPREAD if is_bare else ""
 
     @property
     def means(self) -> Array:
         """Mean of each point."""
         return np.array([v.mean() for v in self.values])
+
+    @property
+    def resolutions(self) -> Array:
+        """How finely each point's values are known: its spacing, if that is known.
+
+        Otherwise the least difference of two seeds of a point; of any two if those of a point
+        agree.
+        """
+        if self.spacings:
+            return np.array(self.spacings)
+        for values in (self.values, (np.concatenate(self.values),)):
+            gaps = np.concatenate([np.diff(np.sort(v)) for v in values])
+            if len(gaps := gaps[gaps > ROUNDING * np.abs(self.means).max()]):
+                return np.full(len(self.values), gaps.min())
+        return np.zeros(len(self.values))
+
+    @property
+    def is_coarse(self) -> NDArray[np.bool_]:
+        """Which points' means are known to the resolution, not to what their seeds say.
+
+        Every seed measured the same, or they differ by less than the spacing lets one tell.
+        """
+        if not self.spacings:
+            return np.array([are_equal(v) for v in self.values])
+        return self._seed_variances <= self.resolutions**2 / 12
+
+    @property
+    def mean_variances(self) -> Array:
+        """Variance of each mean; of a coarse point that of a value anywhere in the resolution."""
+        return np.where(self.is_coarse, self.resolutions**2 / 12, self._seed_variances)
+
+    @property
+    def _seed_variances(self) -> Array:
+        return np.array([0.0 if len(v) < 2 else v.var(ddof=1) / len(v) for v in self.values])
 
     def freedom(self, gradient: Array, blocks: Sequence[NDArray[np.intp]] = ()) -> float:
         """Degrees of freedom of an estimate's error, from its gradient with respect to the means.
@@ -169,11 +225,13 @@ class Replicates:
             Satterthwaite 1946, Biometrics Bulletin 2, 110-114.
         """
         deviations, of_all = self.deviations(blocks)
-        parts = gradient**2 * np.array([(d**2).mean() for d in deviations]) / self.counts
+        variances = np.array([(d**2).mean() for d in deviations]) / self.counts
+        parts = gradient**2 * np.where(self.is_coarse, self.mean_variances, variances)
         if not parts.sum() > 0:
             return of_all
         own = (self.counts - 1) * of_all / (self.counts - 1).sum()
-        return float(parts.sum() ** 2 / (parts**2 / own).sum())
+        own = np.where(self.is_coarse, np.inf, own)
+        return float(parts.sum() ** 2 / max((parts**2 / own).sum(), _TINY * parts.sum() ** 2))
 
     def deviations(self, blocks: Sequence[NDArray[np.intp]]) -> tuple[list[Array], float]:
         """Deviations from each point's mean, scaled to the variance of the values.
@@ -209,7 +267,8 @@ class Replicates:
         """Bootstrap of the means: replicates drawn with replacement inside each point.
 
         Deviations from the point's mean are stretched by Student's factor, without which the
-        spread of means over few replicates is underestimated.
+        spread of means over few replicates is underestimated. The mean of a coarse point is drawn
+        from the resolution around it.
 
         `freedom` is that of the estimate's error, or of each point's estimate; None for that of all
         points.
@@ -232,6 +291,8 @@ class Replicates:
             mean + student_factor(own) * rng.choice(values, size=(draws, len(values))).mean(axis=1)
             for mean, values, own in zip(self.means, deviations, free, strict=True)
         ]
+        for i in np.flatnonzero(self.is_coarse):
+            columns[i] = self.means[i] + self.resolutions[i] * rng.uniform(-0.5, 0.5, draws)
         return np.stack(columns, axis=1)
 
 

@@ -4,14 +4,16 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import wraps
+from itertools import product
+from typing import Any, Never
 
 import pandas as pd
 
 from sweeper.spec.identity import scientific_part, with_spans
-from sweeper.spec.sentences import several
+from sweeper.spec.sentences import did_you_mean, is_same_value, several
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class StoredConfig:
         settings: every setting by its dotted name.
         scientific: those that are not null and can change the numbers; 5 and 5.0 are the same.
         lr_rule: a rule with settings of its own, as `power exponent=0.7`; empty for a rule without.
-        milestones: where the schedule lowers the rate [epochs].
+        milestones: where the schedule lowers the rate, if that is said in epochs [epochs].
     """
 
     settings: dict[str, Any]
@@ -44,16 +46,12 @@ def with_known_spans(settings: dict[str, Any], micro_batch: float, ranks: float)
 
 
 def _parse(text: str) -> StoredConfig:
-    try:
-        config: Any = json.loads(text)
-    except ValueError:
-        config = None
-    if not isinstance(config, dict):
-        msg = f"config_json of a row must be a JSON object; got {text[:60]}. Restore its table."
-        raise ValueError(msg)
+    config = json.loads(text)
     leaves = _leaves(scientific_part(config))
     scientific = {name: value for name, value in leaves if value is not None}
     settings = dict(_leaves(config))
+    is_in_epochs = settings.get("warmup_unit") is None
+    milestones = settings.get("schedule.milestones") if is_in_epochs else ()
     own = [
         f"{name.partition('.')[2]}={value}"
         for name, value in settings.items()
@@ -63,7 +61,7 @@ def _parse(text: str) -> StoredConfig:
         settings=settings,
         scientific=scientific,
         lr_rule=" ".join([str(settings["lr_rule.name"]), *own]) if own else "",
-        milestones=tuple(float(m) for m in settings.get("schedule.milestones") or ()),
+        milestones=tuple(map(float, milestones or ())),
     )
 
 
@@ -82,12 +80,26 @@ AXES = ("batch", "warmup", "lr_rule", "seed")
 COLUMNS = (
     "global_batch", "warmup_epochs", "lr_rule", "seed", "model", "data", "data_about", "epochs",
     "val_accuracy", "val_loss", "metric_name", "code_hash", "resumed_code", "config_json",
-    "micro_batch", "world_size",
+    "micro_batch", "world_size", "started_at", "tokens_per_example",
 )  # fmt: skip
+
+
+def example_unit(runs: pd.DataFrame) -> str:
+    """What a batch counts: examples, or sequences of a text if all are equally long."""
+    lengths = runs["tokens_per_example"].unique() if "tokens_per_example" in runs else ()
+    if len(lengths) != 1 or pd.isna(lengths[0]):
+        return "examples"
+    return f"sequences of {lengths[0]:,.0f} tokens"
 
 
 #: Bytes of a name; a longer name is cut and ends with a hash of what it stood for.
 _LONGEST, _HASH = 80, 8
+
+
+def warmup_unit(runs: pd.DataFrame) -> str:
+    """What the column `warmup_epochs` of grouped runs counts: epochs, or as the configs say."""
+    units = runs["warmup_unit"].fillna("epochs") if "warmup_unit" in runs else ["epochs"]
+    return " or ".join(sorted(set(units)))
 
 
 def file_name(text: str, stands_for: str = "") -> str:
@@ -120,13 +132,41 @@ class ComparableRuns:
         runs: rows of the runs table.
         title: data set, model and epochs, in words.
         about: what the data set is, and how these runs differ from the others in the folder.
-        name: for file names; empty if all runs in the folder are comparable.
+        name: for file names, how they differ from the runs that were begun first; empty for these,
+            so that the names stay when others arrive.
     """
 
     runs: pd.DataFrame
     title: str
     about: str
     name: str
+
+    def __getitem__(self, key: object) -> Never:
+        """Refuse what is done with a frame."""
+        msg = "an estimator must be given a frame; got a group of runs. Write its .runs."
+        raise TypeError(msg)
+
+
+def takes_frame(draw: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of comparable runs that takes a frame of them too.
+
+    ValueError for a frame of several groups, or of none.
+    """
+
+    @wraps(draw)
+    def draw_either(runs: ComparableRuns | pd.DataFrame, *args: Any, **settings: Any) -> Any:
+        if isinstance(runs, pd.DataFrame):
+            groups = group_comparable(runs) if len(runs) else []
+            if len(groups) != 1:
+                msg = (
+                    f"runs must be one group of comparable runs; got {len(groups)} groups. Give "
+                    "one: analysis.group_comparable(runs)[0]."
+                )
+                raise ValueError(msg)
+            (runs,) = groups
+        return draw(runs, *args, **settings)
+
+    return draw_either
 
 
 def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[ComparableRuns]:
@@ -135,11 +175,16 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
     The axes are config keys, or their first parts, in which comparable runs may differ.
 
     Returns:
-        The largest group first.
+        The largest group first. If warmups are given in steps or examples, `warmup_epochs` is in
+        these, so that it is the same at all batches: `warmup_unit`.
     """
     configs = stored_configs(runs)
     shown = [c.lr_rule or name for c, name in zip(configs, runs["lr_rule"], strict=True)]
     runs = runs.assign(lr_rule=pd.Series(shown, index=runs.index, dtype="str"))
+    if any(units := [c.settings.get("warmup_unit") for c in configs]):
+        given = [c.settings["warmup"] if u else None for c, u in zip(configs, units, strict=True)]
+        given = pd.Series(given, runs.index, dtype=float).fillna(runs["warmup_epochs"])
+        runs = runs.assign(warmup_epochs=given, warmup_unit=pd.Series(units, runs.index))
     settings = [
         {name: value for name, value in c.scientific.items() if name.split(".")[0] not in axes}
         for c in configs
@@ -158,7 +203,8 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         str(key): _describe(rows, {name: by_key[str(key)].get(name) for name in differing})
         for key, rows in groups
     }
-    names = file_names({key: group.name for key, group in found.items()})
+    first = by_key[keys.iloc[find_earliest(runs)]]
+    names = file_names({key: _name(by_key[key], first) for key in found})
     return [replace(group, name=names[key]) for key, group in found.items()]
 
 
@@ -192,7 +238,7 @@ def _differing_keys(settings: list[dict[str, Any]]) -> list[str]:
 
 def _describe(runs: pd.DataFrame, differing: dict[str, Any]) -> ComparableRuns:
     first = runs.iloc[0]
-    title = f"{first['data']}, {first['model']}, {several(first['epochs'], 'epoch')}"
+    title = f"{first['data']}, {first['model']}, {_describe_length(first)}"
     shown = {name: value for name, value in differing.items() if value is not None}
     about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
     sources = pd.concat([runs["code_hash"], runs["resumed_code"]]).dropna()
@@ -200,6 +246,61 @@ def _describe(runs: pd.DataFrame, differing: dict[str, Any]) -> ComparableRuns:
     changed = f"made with {versions} versions of the project's sources" if versions > 1 else ""
     parts = [about, *(f"{n}={v}" for n, v in shown.items()), changed]
     about = "; ".join(filter(None, parts))
-    keys = [name.removesuffix(".name").rpartition(".")[2] for name in shown]
-    name = "-".join(f"{key}={v}" for key, v in zip(keys, shown.values(), strict=True))
-    return ComparableRuns(runs=runs, title=title, about=about, name=name)
+    return ComparableRuns(runs=runs, title=title, about=about, name="")
+
+
+def _describe_length(run: "pd.Series[Any]") -> str:
+    """How long a run trains, in the unit that it is said in."""
+    config = json.loads(str(run["config_json"]))
+    for unit in ("step", "example"):
+        if (number := config.get(f"{unit}s")) is not None:
+            return several(number, unit)
+    return several(run["epochs"], "epoch")
+
+
+def _name(settings: dict[str, Any], first: dict[str, Any]) -> str:
+    """How settings differ from others."""
+    values = {name: settings.get(name) for name in _differing_keys([first, settings])}
+    keys = [name.removesuffix(".name").rpartition(".")[2] for name in values]
+    shown = ("null" if value is None else value for value in values.values())
+    return "-".join(f"{key}={value}" for key, value in zip(keys, shown, strict=True))
+
+
+def find_earliest(runs: pd.DataFrame) -> int:
+    """The place of the run that was begun first; of the first row if that is not known."""
+    if "started_at" not in runs:
+        return 0
+    starts = pd.to_datetime(runs["started_at"], utc=True).reset_index(drop=True)
+    return int(starts.sort_values(kind="stable").index[0])
+
+
+def select_runs_where(runs: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
+    """The runs that meet all conditions: `KEY=VALUE`, or `KEY=VALUE,VALUE` for either.
+
+    A key is a column, a word of the command line, or a setting's dotted name.
+
+    Raises:
+        ValueError: if no run has the key, or none is left.
+    """
+    for condition in conditions:
+        key, _, wanted = condition.partition("=")
+        column = {"batch": "global_batch", "warmup": "warmup_epochs"}.get(key, key)
+        columns = runs[column] if column in runs else [None] * len(runs)
+        settings = [config.settings for config in stored_configs(runs)]
+        known = [
+            {str(v).removesuffix(".0") for v in (value, own.get(key), own.get(f"{key}.name"))}
+            - {"None", "nan"}
+            for value, own in zip(columns, settings, strict=True)
+        ]
+        there = sorted(set().union(*known))
+        if not there:
+            names = {*map(str, runs), *(name for own in settings for name in own)}
+            like = did_you_mean(key, sorted(names))
+            msg = f"--where must give a column or setting that runs have; got {condition}. {like}"
+            raise ValueError(msg.rstrip())
+        is_kept = [any(is_same_value(*p) for p in product(v, wanted.split(","))) for v in known]
+        if not any(is_kept):
+            msg = f"--where must leave runs; got {condition}, the runs have {', '.join(there)}."
+            raise ValueError(msg)
+        runs = runs[is_kept]
+    return runs.reset_index(drop=True)

@@ -12,8 +12,10 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import BaseModel
 
 from sweeper.spec.sentences import printable
+from sweeper.store.publish import parse_as
 from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
 from sweeper.store.table_files import add_missing_columns, open_table
 
@@ -33,6 +35,32 @@ NEVER_NULL = (
 
 #: Columns that hold fractions: a value outside 0 to 1 means that the file is something else.
 FRACTIONS = ("val_accuracy", "best_val_accuracy", "train_accuracy")
+
+
+_Group = dict[str, Any]
+
+
+class _Named(BaseModel, extra="allow"):
+    name: str
+
+
+class _Schedule(BaseModel, extra="allow"):
+    milestones: list[float] | None = None
+
+
+class _Config(BaseModel):
+    """The form of a row's config; rows of earlier versions may lack any key."""
+
+    module: _Group | None = None
+    data: _Group | None = None
+    model: _Group | None = None
+    optimizer: _Group | None = None
+    lr_rule: _Named | None = None
+    schedule: _Schedule | None = None
+    trainer: _Group | None = None
+    perturbation: _Group | None = None
+    comm_hook: _Group | None = None
+    incidental: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +140,10 @@ def _check_rows(table: pa.Table) -> None:
     there = [name for name in NEVER_NULL if name in table.column_names]
     if lacking := [name for name in there if table.column(name).null_count]:
         msg = f"it has rows without {', '.join(lacking)}"
+        raise ValueError(msg)
+    configs = table.column("config_json").unique() if "config_json" in table.column_names else []
+    if not all(parse_as(_Config, text.as_py()) for text in configs):
+        msg = "config_json of a row must be the config of a run"
         raise ValueError(msg)
     for name in FRACTIONS:
         if name not in table.column_names:
@@ -228,15 +260,15 @@ def read_curves(
     results: Folders, runs: pd.DataFrame, columns: Sequence[str] | None = None
 ) -> Loaded:
     """Like `load_curves`, for runs already read, also returning the skipped files."""
-    wanted = _wanted_columns("curves", columns, ("epoch",))
+    wanted = _wanted_columns("curves", columns, ("epoch", "step"))
     table, unread = _read_folders(results, "curves", wanted)
     frame = _frame(_select_runs(table, runs))
-    frame = frame.drop_duplicates(["results", *KEYS, "epoch"])
-    return Loaded(frame.sort_values(["results", "run_id", "epoch"], ignore_index=True), unread)
+    frame = frame.drop_duplicates(["results", *KEYS, "step"])
+    return Loaded(frame.sort_values(["results", "run_id", "step"], ignore_index=True), unread)
 
 
 def read_metrics(results: Folders, runs: pd.DataFrame) -> Loaded:
-    """What the modules of runs already read have logged, a row per run, epoch and name."""
+    """What the modules of runs already read have logged, a row per run, evaluation and name."""
     wanted = _wanted_columns("metrics", None, ())
     table, unread = _read_folders(results, "metrics", wanted)
     return Loaded(_frame(_select_runs(table, runs)), unread)

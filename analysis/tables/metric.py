@@ -7,7 +7,7 @@ from typing import Literal
 
 import pandas as pd
 
-from analysis.tables.comparable_runs import stored_configs
+from analysis.tables.comparable_runs import example_unit, stored_configs
 from analysis.tables.load import KEYS, Folders, Unread, read_metrics
 from sweeper.store.schema import CURVES, RUNS
 
@@ -96,7 +96,7 @@ class Measured:
 
     Attributes:
         runs: a row per run, with the metric after the last epoch.
-        curves: a row per run and epoch.
+        curves: a row per run and evaluation.
         metric: what the runs are compared by.
         unread: files that were left out, by `with_metric` those of the metrics table.
     """
@@ -113,6 +113,21 @@ class Measured:
         if named.nunique() < 2:
             return self.runs
         return self.runs[(named == name) | self.runs[name].notna()]
+
+
+def clock_of(curves: pd.DataFrame) -> str:
+    """What curves are drawn against: epochs, or examples if a run was evaluated within an epoch."""
+    if "examples_seen" not in curves:
+        return "epoch"
+    keys = ["run_id", "epoch"]
+    is_within = "epoch" not in curves or curves["epoch"].eq(0).any()
+    is_within = is_within or ("run_id" in curves and curves.duplicated(keys).any())
+    return "examples_seen" if is_within else "epoch"
+
+
+def clock_label(curves: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """What the axis of these runs' curves counts."""
+    return "epoch" if clock_of(curves) == "epoch" else example_unit(runs)
 
 
 def curve_columns(runs: pd.DataFrame, asked: AskedMetric, *others: str) -> list[str]:
@@ -151,12 +166,15 @@ def with_metric(
     logged = logged.assign(value=logged["value"].fillna(inf))  # NaN was logged
     if not len(logged):
         metric = _find_unlogged(runs, asked, name, sorted(set(loaded.frame["name"])))
+        if metric.name not in runs:  # all of them failed before they logged it
+            nothing = {metric.name: nan}
+            runs, curves = runs.assign(**nothing), curves.assign(**nothing)
         return _mark_diverged(Measured(runs, curves, metric, loaded.unread))
-    last = logged.sort_values("epoch").drop_duplicates(_RUN, keep="last")
+    last = logged.sort_values("step").drop_duplicates(_RUN, keep="last")
     return _mark_diverged(
         Measured(
             _add_column(runs, last, _RUN, name),
-            _add_column(curves, logged, [*_RUN, "epoch"], name),
+            _add_column(curves, logged, [*_RUN, "step"], name),
             Metric(name, _mode(runs, asked, name)),
             loaded.unread,
         )

@@ -7,7 +7,7 @@ from typing import cast
 
 import pandas as pd
 
-from analysis.tables.comparable_runs import stored_configs
+from analysis.tables.comparable_runs import stored_configs, warmup_unit
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.which_runs import ended_runs
 from sweeper.spec.sentences import several
@@ -61,8 +61,8 @@ def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Findin
     found = [*_find_incomparable(runs)]
     for batch, rule, warmup in upper_edges(runs, metric):
         text = (
-            f"At batch {batch:,} ({rule}) the longest warmup tried, {warmup:g} epochs, is best: "
-            "the optimum is unbounded. Try longer ones."
+            f"At batch {batch:,} ({rule}) the best warmup is {warmup:g} {warmup_unit(runs)} or "
+            "more, the longest tried. Try longer ones."
         )
         found.append(Finding("edge_optimum", text))
     seeds = runs.groupby(ARM)["seed"].nunique()
@@ -81,7 +81,7 @@ def doubts(runs: pd.DataFrame) -> str:
     texts = [f"Not to be compared: {finding.text}" for finding in found[:_MOST_REASONS]]
     if beyond := len(found) - len(texts):
         texts.append(
-            f"{several(beyond, 'more reason')} not to compare: see python -m analysis claims."
+            f"{several(beyond, 'more reason')} not to compare: see sweeper analysis claims."
         )
     return " ".join(texts)
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import MaxNLocator
-from optuna.distributions import IntDistribution
 
 from analysis.figures import style
 from analysis.figures.final import BATCH
@@ -36,8 +34,6 @@ def draw_tuned(
         yield from save(draw_trials(tuned, width), folder, "tuned_trials")
         if rates := draw_rates(tuned, width):
             yield from save(rates, folder, "tuned_rates")
-        if len(tuned.numbers()) > 1:
-            yield from save(draw_space(tuned, width), folder, "tuned_space")
     if target is not None:
         reached = steps_to_target(tuned, curves, target)
         goal, about = f"{tuned.metric.name} {target:g}", "The best trial of each study."
@@ -130,40 +126,3 @@ def _bars(frame: pd.DataFrame, which: str) -> Array:
     low = np.maximum(frame[f"{which}low"], frame["range_low"])
     high = np.minimum(frame[f"{which}high"], frame["range_high"])
     return np.stack([np.maximum(frame["best"] - low, 0), np.maximum(high - frame["best"], 0)])
-
-
-@style.use_style()
-def draw_space(tuned: Tuned, width: Width = "screen") -> Drawing:
-    """Where the trials of each batch lie in two tuned numbers, and which were best.
-
-    Source:
-        The scatter plots of Shallue et al. 2019, arXiv:1811.03600, by which they check that the
-        best trials lie inside the search space.
-    """
-    other = next(key for key in tuned.numbers() if key != tuned.rate)
-    frame = _mark_best(tuned, "outcome", "peak_lr", other, "loss")
-    frame["place"] = frame.groupby("study")["loss"].rank(pct=True)
-    batches = sorted(frame["global_batch"].dropna().unique())
-    sheet = Sheet.new(width, count=len(batches), across=3)
-    for axes, batch in zip(sheet.panels, batches, strict=True):
-        here = frame[frame["global_batch"] == batch]
-        done, bad = here[here["outcome"] == "finished"], here[here["outcome"] == "diverged"]
-        done = done.sort_values("place", ascending=False)
-        shown = axes.scatter(
-            done["peak_lr"], done[other], c=done["place"], s=10, cmap="viridis", vmin=0, vmax=1
-        )
-        axes.scatter(bad["peak_lr"], bad[other], s=14, marker="x", color=style.DIVERGED)
-        ringed = done[done["is_best"]]
-        axes.scatter(ringed["peak_lr"], ringed[other], s=45, facecolors="none", edgecolors="black")
-        axes.set_xscale("log")
-        axes.set_title(f"batch {batch:,.0f}")
-        if axes is sheet.panels[-1]:
-            sheet.figure.colorbar(shown, ax=sheet.panels, label="rank in its study (0 best)")
-    if isinstance(tuned.numbers()[other], IntDistribution):
-        sheet.panels[0].yaxis.set_major_locator(MaxNLocator(integer=True))
-    sheet.label("peak learning rate", other)
-    note = (
-        "Rings: best of each study; crosses: diverged. A ring at an edge suggests a wider range. "
-        "Where studies tried the same settings, the best rank is on top."
-    )
-    return sheet.finish(frame, "Trials in the search space", [note])

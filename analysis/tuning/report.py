@@ -1,4 +1,4 @@
-"""Results of tuned studies as text: best settings, edges, rules, importance, critical batch."""
+"""Results of tuned studies as text: best settings, edges, rules, critical batch."""
 
 import textwrap
 from collections.abc import Iterator
@@ -10,9 +10,8 @@ from analysis.stats.batch_limits import critical_batch
 from analysis.stats.laws import compare_rules
 from analysis.stats.optimum import Optima
 from analysis.stats.replicates import Estimate, make_rng
-from analysis.tables.validity import ALIKE, confounds
 from analysis.tuning.rates import FEWEST_BATCHES, joint_table, regret, tuned_optima
-from analysis.tuning.studies import Tuned, best_trials, importance, steps_to_target
+from analysis.tuning.studies import Tuned, best_trials, steps_to_target, tuned_confounds
 from sweeper.spec.sentences import several
 
 
@@ -34,17 +33,11 @@ def describe_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -
             title = f"Best {key} at each batch, 95 % bootstrap; joint: all batches at once"
             title = "; ".join(filter(None, [title, found.note]))
             yield _format(title, _show_edges(found, joint_table(found, log=tuned.is_log(key))))
-    compared = tuned.trials.reindex(columns=tuned.trials.columns.union([*ALIKE]))
-    confounded = confounds(compared[compared["run_id"].notna()], ["global_batch"])
-    if confounded:
+    if confounded := tuned_confounds(tuned):
         reasons = "; ".join(confounded)
         yield f"Refused: batches differ in more than the setting in question: {reasons}."
     elif "peak_lr" in optima and len(optima["peak_lr"].batches) >= FEWEST_BATCHES:
         yield from _describe_rules(tuned, optima["peak_lr"])
-    shares = importance(tuned)
-    if len(tuned.space) > 1 and len(shares):
-        mean = shares.groupby("key", as_index=False)["importance"].agg(["mean", "min", "max"])
-        yield _format("Importance over the studies (fANOVA)", mean)
     if target is not None and not confounded:
         reached = steps_to_target(tuned, curves, target)
         shown = ["study", "global_batch", "steps_to_target", "examples_to_target", "advice"]

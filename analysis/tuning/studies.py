@@ -1,7 +1,6 @@
-"""Studies into frames: trials, the best of each study, steps to a target, importance."""
+"""Studies into frames: trials, the best of each study, steps to a target."""
 
 import json
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from optuna.study import Study
 from analysis.stats.batch_limits import first_reached
 from analysis.tables.load import load_runs
 from analysis.tables.metric import Metric
-from analysis.tables.validity import ALIKE
+from analysis.tables.validity import ALIKE, confounds
 from sweeper.tuning.point_study import (
     OUTCOME_KEY,
     REASON_KEY,
@@ -24,10 +23,9 @@ from sweeper.tuning.point_study import (
     SPACE_KEY,
 )
 from sweeper.tuning.space import Space, edge_advice
-from sweeper.tuning.storage import JOURNAL, name_storage, open_storage
+from sweeper.tuning.storage import JOURNAL, name_journal, open_storage
 from sweeper.tuning.study_settings import OBJECTIVES, parse_objective
 
-_FEWEST = 5  # trials for an importance
 #: The last parts of the keys that modules use for their learning rate.
 _OWN_RATES = ("lr", "learning_rate")
 _FROM_RUNS = ["global_batch", "base_batch", "peak_lr", "base_lr", "lr_rule", "seed", *ALIKE]
@@ -83,12 +81,11 @@ class Tuned:
         return self.numbers()[(self.rate or key) if key == "peak_lr" else key].log
 
 
-def load_tuned(results: str | Path = "results", storage: str | None = None) -> list[Tuned]:
+def load_tuned(results: str | Path = "results") -> list[Tuned]:
     """The studies of a results folder, those of the same space and objective together.
 
     Args:
         results: the folder that the studies wrote.
-        storage: as hydra.sweeper.storage; None for the journal in the folder.
 
     Returns:
         The largest set first. Studies of Optuna itself are left out.
@@ -96,12 +93,13 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
     Raises:
         ValueError: if there is no study.
     """
-    is_there = storage is not None or (Path(results) / JOURNAL).exists()
-    kept = open_storage(storage, Path(results), read_only=True) if is_there else InMemoryStorage()
+    folder = Path(results)
+    is_there = (folder / JOURNAL).exists()
+    kept = open_storage(folder, read_only=True) if is_there else InMemoryStorage()
     runs = load_runs(results, _FROM_RUNS).set_index("run_id")
     sets: dict[str, dict[str, Study]] = {}
     tuned: list[Tuned] = []
-    with name_storage("--storage", storage or str(Path(results, JOURNAL))):
+    with name_journal(folder):
         for name in optuna.get_all_study_names(kept):
             study = optuna.load_study(study_name=name, storage=kept)
             settings = study.user_attrs.get(SETTINGS_KEY)
@@ -119,7 +117,7 @@ def load_tuned(results: str | Path = "results", storage: str | None = None) -> l
     if not tuned:
         msg = (
             f"results must hold studies of hydra/sweeper=optuna; got {results}, which has none "
-            "with a trial. Tune first, or name their storage."
+            "with a trial. Tune first, or name another folder."
         )
         raise ValueError(msg)
     return sorted(tuned, key=lambda found: -len(found.trials))
@@ -165,28 +163,10 @@ def best_trials(tuned: Tuned) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def importance(tuned: Tuned) -> pd.DataFrame:
-    """How much of the spread of the objective each tuned setting explains (fANOVA).
-
-    Returns:
-        a row per study and key: `study`, `key`, `importance` (shares that add up to 1). Studies
-        with too few finite trials are left out; below some fifty trials the shares are rough.
-
-    Source:
-        Hutter et al. 2014, An efficient approach for assessing hyperparameter importance.
-    """
-    rows: list[tuple[str, str, float]] = []
-    for name, study in tuned.studies.items():
-        values = tuned.trials.loc[tuned.trials["study"] == name, "value"].to_numpy(dtype=float)
-        if np.isfinite(values).sum() < _FEWEST:
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            warnings.filterwarnings("ignore", category=UserWarning)  # of trials with infinite loss
-            evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-            found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-        rows.extend((name, key, share) for key, share in found.items())
-    return pd.DataFrame(rows, columns=["study", "key", "importance"])
+def tuned_confounds(tuned: Tuned) -> list[str]:
+    """What the trials differ in besides the batch and what was tuned, as sentences."""
+    compared = tuned.trials.reindex(columns=tuned.trials.columns.union([*ALIKE]))
+    return confounds(compared[compared["run_id"].notna()], ["global_batch"])
 
 
 def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.DataFrame:
@@ -195,15 +175,14 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.Dat
     The objective says whether the target is reached from below or from above.
 
     Returns:
-        a row per study: `study`, `global_batch`, `epochs_to_target`, `steps_to_target`,
-        `examples_to_target` (null if no trial reached it), `trial`, `reached_target`, `advice`
-        (which range of that trial's to widen), `outcome`.
+        a row per study: `study`, `global_batch`, the columns of `first_reached` (null if no trial
+        reached it), `trial`, `reached_target`, `advice` (which range of that trial's to widen),
+        `outcome`.
 
     Source:
         Shallue et al. 2019, arXiv:1811.03600: the minimum over trials, inside the search space.
     """
-    names = {"epoch": "epochs_to_target", "step": "steps_to_target"}
-    first = first_reached(curves, target, tuned.metric, [*names]).rename(columns=names)
+    first = first_reached(curves, target, tuned.metric)
     trials = tuned.trials[tuned.trials["global_batch"].notna()]
     trials = trials.merge(first, on="run_id", how="left")
     trials = trials.sort_values("steps_to_target", kind="stable")
@@ -211,9 +190,8 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.Dat
     reached = best["steps_to_target"].notna()
     return pd.DataFrame(
         {
-            **best[["study", "global_batch", "epochs_to_target", "steps_to_target"]],
+            **best[["study", *first.columns.drop("run_id")]],
             "global_batch": best["global_batch"].astype(int),
-            "examples_to_target": best["steps_to_target"] * best["global_batch"],
             "trial": best["trial"].where(reached),
             "reached_target": reached,
             "outcome": "finished",

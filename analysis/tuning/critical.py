@@ -1,0 +1,46 @@
+"""The critical batch of tuned studies, for a learning-rate rule that depends on it."""
+
+from pathlib import Path
+
+import numpy as np
+
+from analysis.stats.batch_limits import critical_batch, reachable_target
+from analysis.stats.replicates import make_rng
+from analysis.tables.load import load_curves, load_runs
+from analysis.tables.metric import AskedMetric, curve_columns, with_metric
+from analysis.tuning.studies import finished_trials, load_tuned, steps_to_target, tuned_confounds
+from sweeper.store.schema import RUNS
+
+
+def tuned_critical_batch(results: Path, target: float | None = None) -> float:
+    """``E_min / S_min`` of the largest set of studies whose rates were tuned [examples].
+
+    Args:
+        results: the folder that the studies wrote.
+        target: in the unit of the objective; None for 2 % short of what three batches reach.
+
+    Raises:
+        ValueError: if there are no such studies, or they have no critical batch.
+
+    Source:
+        Li et al. 2024, arXiv:2405.14578, equation 22: over whole runs, at each batch's best rate.
+    """
+    tuned, *_ = load_tuned(results)
+    if tuned.rate is None:
+        msg = f"the learning rate must be tuned; got {', '.join(tuned.space)}. Tune base_lr too."
+        raise ValueError(msg)
+    if found := tuned_confounds(tuned):
+        msg = f"batches must differ in what was tuned only; got {'; '.join(found)}."
+        raise ValueError(msg)
+    asked = AskedMetric((metric := tuned.metric).name, metric.mode)
+    runs = load_runs(results, ["metric_name", *(name for name in [metric.name] if name in RUNS)])
+    curves = load_curves(results, curve_columns(runs, asked, "step", "examples_seen"))
+    curves = with_metric(results, runs, curves, asked).curves
+    if target is None:
+        done = finished_trials(tuned)
+        target = reachable_target(done.assign(**{metric.name: done["value"]}), metric)
+    reached = steps_to_target(tuned, curves, target)
+    critical = critical_batch(reached, make_rng()).critical_batch
+    if np.isnan(critical.value):
+        raise ValueError(critical.note)
+    return critical.value
