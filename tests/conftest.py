@@ -27,6 +27,7 @@ from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import LocalRanks
 from sweeper.store.ledger import Ledger
+from sweeper.upstream.hydras import VERSION_BASE
 
 Config = dict[str, Any]
 
@@ -89,14 +90,14 @@ def _ctrl_c():
 @pytest.fixture(scope="session")
 def loader() -> ConfigLoader:
     """Hydra's config loader over conf/."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
+    with initialize_config_dir(**VERSION_BASE, config_dir=str(CONFIG_FOLDER)):
         return GlobalHydra.instance().config_loader()
 
 
 @pytest.fixture(scope="session")
 def default_config() -> Config:
     """conf/ as it is, resolved."""
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
+    with initialize_config_dir(**VERSION_BASE, config_dir=str(CONFIG_FOLDER)):
         return plain_config(compose(CONFIG_NAME))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 import torchmetrics
 from pytorch_lightning.callbacks import Callback
+from schedulefree import AdamWScheduleFree
 from strangers import DataModule, MaskedModule, Module, Noisy, Stream, StreamDataModule
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
@@ -323,6 +324,13 @@ class Curriculum(Callback):
 
     def on_train_epoch_start(self, trainer, pl_module):
         pl_module.factor = 1.0 + trainer.current_epoch
+
+
+class ScheduleFreeModule(Module):
+    """Trains with other weights than it evaluates, and asks for neither."""
+
+    def configure_optimizers(self):
+        return AdamWScheduleFree(self.parameters(), lr=0.01)
 
 
 class TaughtModule(Module):

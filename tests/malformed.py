@@ -46,8 +46,8 @@ BASES = (
     ("schedule=growing_batch", "schedule.milestones=[10]", "schedule.max_batch=15360", "warmup=0"),
     ("comm_hook=post_local_sgd", "comm_hook.workers=1", "comm_hook.start_epoch=1"),
     ("data=synthetic", "model=torchvision", "model.name=resnet18", "lr_rule=none"),
-    ("module=own", "module._target_=nosuch.Module", "data=own", "data._target_=nosuch.Data",
-     "metric_mode=max"),
+    ("module=own", "module._target_=pytorch_lightning.LightningModule", "data=own",
+     "data._target_=pytorch_lightning.LightningDataModule", "metric_mode=max"),
 )  # fmt: skip
 
 #: Keys that conf/ does not have, by the index of a base to which they are added.

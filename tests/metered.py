@@ -54,6 +54,9 @@ class FakeNvml:
             raise NVMLError("Not Found")
         return name
 
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        return list(self.counters)[index]
+
     def nvmlDeviceGetMigMode(self, handle: str) -> Any:
         return _said(self.mig_modes[handle])
 

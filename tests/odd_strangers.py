@@ -95,6 +95,34 @@ class SettingModule(Module):
         return torch.optim.SGD(self.parameters(), lr=1.0)
 
 
+class AdamModule(Module):
+    """Two groups with settings of their own; others may write them."""
+
+    def configure_optimizers(self):
+        groups = [
+            {"params": self.body.parameters(), "weight_decay": 0.1},
+            {"params": self.head.parameters(), "weight_decay": 0.0, "betas": (0.8, 0.99)},
+        ]
+        return torch.optim.AdamW(groups, lr=0.01)
+
+
+class CyclingModule(AdamModule):
+    """OneCycle by step, which writes the first beta."""
+
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        one_cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, 9)
+        return [optimizer], [{"scheduler": one_cycle, "interval": "step"}]
+
+
+class DecayingModule(AdamModule):
+    """Raises its weight decay at every step."""
+
+    def on_before_optimizer_step(self, optimizer):
+        for group in optimizer.param_groups:
+            group["weight_decay"] += 0.01
+
+
 class LateSettingModule(SettingModule):
     """Sets its rates last of all."""
 

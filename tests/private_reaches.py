@@ -32,6 +32,12 @@ class Reach:
 
 NAMES = (
     Reach(
+        library="Hydra",
+        name="hydra._internal.core_plugins.file_config_source:FileConfigSource",
+        used_in="sweeper/upstream/hydras.py",
+        why="a user's config folder comes before ours, but for its primary configs",
+    ),
+    Reach(
         library="Lightning",
         name="pytorch_lightning.core.optimizer:_init_optimizers_and_lr_schedulers",
         used_in="sweeper/upstream/lightnings.py",
@@ -42,6 +48,12 @@ NAMES = (
         name="pytorch_lightning.loops.fit_loop:_FitLoop.setup_data",
         used_in="sweeper/upstream/lightnings.py",
         why="a module may ask for the number of steps while it sees the counts of a plain Trainer",
+    ),
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning.loops.training_epoch_loop:_TrainingEpochLoop.on_advance_end",
+        used_in="sweeper/upstream/lightnings.py",
+        why="a run is saved after a step and its validation, which no public hook comes after",
     ),
     Reach(
         library="torch",
@@ -203,7 +215,13 @@ ATTRIBUTES = (
         library="Lightning",
         name="pytorch_lightning.loops.training_epoch_loop:_TrainingEpochLoop.val_check_batch",
         used_in="sweeper/upstream/lightnings.py",
-        why="the batch, and so the length of an epoch, may grow",
+        why="a run is validated after the steps that its plan says; its epochs may get longer",
+    ),
+    Reach(
+        library="Lightning",
+        name="pytorch_lightning.loops.training_epoch_loop:_TrainingEpochLoop._batches_that_stepped",
+        used_in="sweeper/upstream/lightnings.py",
+        why="Lightning counts the step that a run was saved after again when it resumes",
     ),
     Reach(
         library="Lightning",
@@ -230,9 +248,6 @@ ATTRIBUTES = (
         why="factors are saved with a checkpoint",
     ),
 )
-
-#: Functions of torch on lists of tensors, all private: a kernel for all instead of one for each.
-FOREACH = "_foreach_"
 
 #: Where attributes are set on objects that are not ours outside of the room, and why.
 ELSEWHERE = {
@@ -290,6 +305,13 @@ ALLOCATOR_TEXT = Reach(
     why="out of memory on a CPU is a RuntimeError with this text",
 )
 
+AUTOGRAD_TEXT = Reach(
+    library="torch",
+    name="ToCopyBackward0",
+    used_in="sweeper/upstream/torchs.py",
+    why="a module that converts numbers to float32 is judged by float32's rounding",
+)
+
 LOADER_TEXT = Reach(
     library="torch",
     name="DataLoader worker (pid",
@@ -297,21 +319,6 @@ LOADER_TEXT = Reach(
     why="a data worker that was killed is a RuntimeError with this text",
 )
 
-#: In SLURM's library (slurm_errno.c) or in slurmstepd; ours are in lower case.
-SLURM_TEXTS = (
-    "time limit is invalid",
-    "accounting/qos policy",
-    "invalid account",
-    "invalid qos",
-    "configuration is not available",
-    "node count",
-    "cpu count",
-    "memory specification",
-    "generic resource",
-    "feature specification",
-    "maxsubmit",
-    "maxwall",
-)
-SLURM_TEXTS_IN = "sweeper/launch/slurm/submit.py"
+#: What slurmstepd writes into a log.
 SLURM_NOTES = ("CANCELLED AT", "DUE TO")
 SLURM_NOTES_IN = "sweeper/launch/slurm/commands.py"

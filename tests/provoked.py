@@ -128,11 +128,11 @@ class Hungry(_Net):
 
 
 class Sleeping(_Net):
-    """Never finishes its first forward pass."""
+    """Never finishes its first forward pass in a run."""
 
     def forward(self, images: Tensor) -> Tensor:
-        time.sleep(3600)
-        return images
+        time.sleep(3600 if "LOCAL_RANK" in os.environ else 0)  # plans try a step too
+        return super().forward(images)
 
 
 class Suicidal(_Net):

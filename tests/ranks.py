@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,31 @@ def train_rank(config: dict[str, Any], rank: int, folder: Path) -> dict[str, Any
     checkpoint = folder / "checkpoint.ckpt"
     context = RankContext(rank=rank, folder=own, checkpoint=checkpoint, on_epoch=lambda rows: None)
     return train(run_spec(config), context)
+
+
+class _Kill(Callback):
+    """Kills its process before a step, so that nothing more is saved."""
+
+    def __init__(self, at: int | None) -> None:
+        self._at = at
+
+    def on_train_batch_start(self, trainer, *_) -> None:
+        if self._at is not None and trainer.global_step >= self._at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_until(kill_at: int | None, config: dict[str, Any], rank: int, folder: Path) -> list:
+    """The curve of a run that goes on from its checkpoint; never answers if it is killed."""
+    own = folder / f"rank-{rank}-{os.getpid()}"
+    own.mkdir()
+    context = RankContext(
+        rank=rank,
+        folder=own,
+        checkpoint=folder / "checkpoint.ckpt",
+        on_epoch=lambda rows: None,
+        fit=lambda trainer, *_: trainer.callbacks.insert(0, _Kill(kill_at)),
+    )
+    return train(run_spec(config), context)["curve"]
 
 
 def refusal(config: dict[str, Any], rank: int, folder: Path) -> str:

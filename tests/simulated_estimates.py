@@ -12,7 +12,8 @@ from analysis.stats.batch_limits import breaking_batch, critical_batch, doubling
 from analysis.stats.laws import compare_rules, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare
-from analysis.stats.replicates import Array, Estimate
+from analysis.stats.powers import batch_power, costs_between
+from analysis.stats.replicates import Array, Estimate, Replicates
 
 BATCHES = (3840, 7680, 15360, 30720, 61440)
 REFUSED = Estimate(np.nan, np.nan, np.nan, 0, "", "refused")
@@ -59,6 +60,7 @@ def warmup_exponent(  # noqa: PLR0913
     warmups: Sequence[float] = (0, 2, 5, 10, 20, 40),
     flatness: float = 1.0,
     spread: float = 0.002,
+    is_spoilt: bool = False,
 ) -> Estimate:
     """Best warmup 5 epochs at 7,680, growing as the square root of the batch."""
     runs = grid(batches, warmups, seeds, "warmup_epochs")
@@ -66,6 +68,8 @@ def warmup_exponent(  # noqa: PLR0913
     u = np.log(runs["warmup_epochs"] + 1) - np.log(best + 1)
     accuracy = 0.9 - 0.01 * u**2 * np.where(u > 0, flatness, 1)
     runs = with_noise(runs, accuracy, spread, rng, noise, shared)
+    if is_spoilt:
+        return without(exponent(best_warmups(spoil(runs, "val_accuracy", rng), rng, draws)))
     return exponent(best_warmups(runs, rng, draws))
 
 
@@ -94,9 +98,13 @@ def lr_runs(
     return with_noise(runs, 0.9 - 0.02 * np.log(runs["peak_lr"] / best) ** 2, noise, rng)
 
 
-def lr_exponent(rng: np.random.Generator, seeds: int, draws: int) -> Estimate:
+def lr_exponent(
+    rng: np.random.Generator, seeds: int, draws: int, *, is_spoilt: bool = False
+) -> Estimate:
     """Best rate 1 at 3,840, growing as the square root of the batch."""
     runs = lr_runs(rng, lambda b: (b / 3840) ** 0.5, seeds=seeds)
+    if is_spoilt:
+        return without(exponent(best_lrs(spoil(runs, "val_accuracy", rng), rng, draws)))
     return exponent(best_lrs(runs, rng, draws))
 
 
@@ -134,11 +142,16 @@ def breaking_of(
     *,
     batches: Sequence[int],
     law: Callable[[Array], Array],
+    noise: str = "normal",
+    is_spoilt: bool = False,
 ) -> Estimate:
     """Where a law of log2(batch / 256) has lost 0.5 points."""
     runs = grid(batches, (5.0,), seeds, "warmup_epochs")
     accuracy = 0.76 - law(np.log2(runs["global_batch"].to_numpy(dtype=float) / 256))
-    return breaking_batch(with_noise(runs, accuracy, 0.0012, rng), rng, 0.005, draws)
+    runs = with_noise(runs, accuracy, 0.0012, rng, noise)
+    if is_spoilt:
+        return without(breaking_batch(spoil(runs, "val_accuracy", rng), rng, 0.005, draws))
+    return breaking_batch(runs, rng, 0.005, draws)
 
 
 def hinge(doublings: Array) -> Array:
@@ -156,18 +169,75 @@ def cliff(doublings: Array) -> Array:
     return 0.05 * (doublings >= 6.25)
 
 
-def critical(rng: np.random.Generator, seeds: int, draws: int, *, growth: float = 1.0) -> Estimate:
-    """Examples to target 30 million + 900 steps * batch, 2 % noise, at the largest batch more."""
+def spoil(
+    runs: pd.DataFrame, column: str, rng: np.random.Generator, sides: Sequence[int] = (-1, 1)
+) -> pd.DataFrame:
+    """With one seed off by 20 to 200 of its point's spreads, to any of these sides."""
+    by = [name for name in runs if name not in ("seed", "outcome", "reached_target", column)]
+    spread = runs.groupby(by)[column].transform("std").median()
+    away = spread * np.exp(rng.uniform(np.log(20), np.log(200))) * rng.choice(sides)
+    is_spoilt = runs.index == rng.choice(runs.index)
+    return runs.assign(**{column: runs[column] + away * is_spoilt})
+
+
+def without(found: Estimate) -> Estimate:
+    """The estimate without the wild seed, which must be named."""
+    return found.without or REFUSED
+
+
+def critical(
+    rng: np.random.Generator,
+    seeds: int,
+    draws: int,
+    *,
+    growth: float = 1.0,
+    spread: float = 0.02,
+    tuning: float = 0.0,
+    every: float = 0.0,
+    is_spoilt: bool = False,
+) -> Estimate:
+    """Examples to target 30 million + 900 steps * batch, 2 % noise, at the largest batch more.
+
+    With tuning every batch is off the law by as much, at all seeds alike; a target may be looked
+    for only every so many examples.
+    """
     batches = np.array([2048, 4096, 8192, 16384, 32768, 65536])
     runs = grid([int(b) for b in batches], (0.0,), seeds, "warmup_epochs")
-    spread = 0.02 * growth ** (np.log2(runs["global_batch"] / 2048) / 5)
+    of_batch = dict(zip(batches, np.exp(tuning * rng.normal(size=len(batches))), strict=True))
+    spread = spread * growth ** (np.log2(runs["global_batch"] / 2048) / 5)
     examples = (3e7 + 900 * runs["global_batch"]) * (1 + spread * rng.normal(size=len(runs)))
+    examples *= runs["global_batch"].map(of_batch)
+    examples = every * np.round(examples / every) if every else examples
     reached = runs.assign(examples_to_target=examples, reached_target=True)
-    return critical_batch(reached, rng, draws).critical_batch
+    if is_spoilt:
+        reached = spoil(reached, "examples_to_target", rng, (1,))
+    found = critical_batch(reached, rng, draws).critical_batch
+    return without(found) if is_spoilt else found
+
+
+def power_of_settings(rng: np.random.Generator, *_: int) -> Estimate:
+    """Rates that grow as the square root of six batches, each off by a heavy-tailed 20 %."""
+    batches = np.array([2048, 4096, 8192, 16384, 32768, 65536.0])
+    off = NOISES["heavy-tailed"]((len(batches),), rng)
+    return batch_power(batches, batches**0.5 * np.exp(0.2 * off))
+
+
+def cost_between(rng: np.random.Generator, seeds: int, _: int) -> Estimate:
+    """Three times as many examples at four times the batch, heavy-tailed noise of 2 and 8 %."""
+    noise = NOISES["heavy-tailed"]((2, seeds), rng) * [[0.02], [0.08]]
+    points = pd.DataFrame({"global_batch": [256, 1024]})
+    cells = Replicates(points, tuple(np.array([[1e6], [3e6]]) * (1 + noise)))
+    row = costs_between(cells).iloc[0]
+    return Estimate(row["cost"], row["low"], row["high"], seeds, "")
 
 
 def doubling(
-    rng: np.random.Generator, seeds: int, draws: int, *, sharpness: float = 1.0
+    rng: np.random.Generator,
+    seeds: int,
+    draws: int,
+    *,
+    sharpness: float = 1.0,
+    is_spoilt: bool = False,
 ) -> Estimate:
     """Examples twice the smallest batch's at 32,768; the sharper, the less like a hyperbola."""
     batches = [512 * 4**i for i in range(5)]
@@ -177,18 +247,23 @@ def doubling(
     reached = runs.assign(
         examples_to_target=law * (1 + 0.05 * rng.normal(size=len(runs))), reached_target=True
     )
+    if is_spoilt:
+        return without(doubling_batch(spoil(reached, "examples_to_target", rng, (1,)), rng, draws))
     return doubling_batch(reached, rng, draws)
 
 
 def critical_of_curves(
-    rng: np.random.Generator, seeds: int, draws: int, *, epochs: float
+    rng: np.random.Generator, seeds: int, draws: int, *, epochs: float, spread: float = 0.02
 ) -> Estimate:
-    """The same through curves that saturate; so many epochs to the target at the smallest batch."""
-    num_examples = (3e7 + 900 * 2048) / epochs
+    """The same through curves that saturate; so many epochs to the target at the smallest batch.
+
+    Without spread all seeds are alike, and a study has up to twice as many epochs.
+    """
+    num_examples = (3e7 + 900 * 2048) / (epochs if spread else epochs * rng.uniform(1, 2))
     batches = [2048 * 2**i for i in range(6)]
     runs = grid(batches, (0.0,), seeds, "warmup_epochs")
     runs["run_id"] = [f"{i:012x}" for i in range(len(runs))]
-    need = (3e7 + 900 * runs["global_batch"]) * (1 + 0.02 * rng.normal(size=len(runs)))
+    need = (3e7 + 900 * runs["global_batch"]) * (1 + spread * rng.normal(size=len(runs)))
     count = int(np.ceil(1.3 * need.max() / num_examples))
     epoch = np.tile(np.arange(1, count + 1), len(runs))
     seen = epoch * num_examples
@@ -222,12 +297,20 @@ def diffusion_power(rng: np.random.Generator, seeds: int, draws: int) -> Estimat
 
 
 def difference(
-    rng: np.random.Generator, seeds: int, _: int, *, shift: float = 0.005, other: float = 0.003
+    rng: np.random.Generator,
+    seeds: int,
+    _: int,
+    *,
+    shift: float = 0.005,
+    other: float = 0.003,
+    is_spoilt: bool = False,
 ) -> Estimate:
     """Two arms, apart by a shift, the spread of one 0.002."""
-    return compare(
-        rng.normal(0.76 + shift, 0.002, seeds), rng.normal(0.76, other, seeds)
-    ).difference
+    arms = rng.normal(0.76 + shift, 0.002, seeds), rng.normal(0.76, other, seeds)
+    if is_spoilt:
+        arms[0][0] += 0.3
+        return without(compare(*arms).difference)
+    return compare(*arms).difference
 
 
 _DOUBLINGS = [256 * 2**i for i in range(9)]
@@ -241,6 +324,9 @@ KINDS: dict[str, tuple[Study, float]] = {
     "warmup exponent, heavy-tailed": (partial(warmup_exponent, noise="heavy-tailed"), 0.5),
     "warmup exponent, bad seed": (partial(warmup_exponent, noise="bad seed"), 0.5),
     "warmup exponent, seeds shared": (partial(warmup_exponent, shared=0.8), 0.5),
+    "warmup exponent, wild seed": (
+        partial(warmup_exponent, noise="heavy-tailed", is_spoilt=True), 0.5,
+    ),
     "warmup exponent, upper edge": (partial(warmup_exponent, warmups=(0, 2, 5, 10, 15)), 0.5),
     "warmup exponent, lower edge": (partial(warmup_exponent, warmups=(3, 5, 10, 20, 40)), 0.5),
     "warmup exponent, 2 x 4 grid": (
@@ -255,6 +341,7 @@ KINDS: dict[str, tuple[Study, float]] = {
     "best warmup of a batch": (partial(best_warmup, beyond=1.0), 5.0),
     "best warmup of a batch, one spread 10 times": (partial(best_warmup, beyond=10.0), 5.0),
     "rate exponent, centred grids": (lr_exponent, 0.5),
+    "rate exponent, wild seed": (partial(lr_exponent, is_spoilt=True), 0.5),
     "rate exponent, one wide grid": (lr_exponent_on_one_grid, 0.5),
     "bend of the saturating rule": (saturating_bend, 20_000),
     "peak of the surge": (surge_peak, 20_000),
@@ -265,16 +352,33 @@ KINDS: dict[str, tuple[Study, float]] = {
     "breaking batch, cliff, 5 batches": (
         partial(breaking_of, batches=_FIVE, law=cliff), _BREAK,
     ),
+    "breaking batch, wild seed": (
+        partial(breaking_of, batches=_FIVE, law=smooth, noise="heavy-tailed", is_spoilt=True),
+        _exact_smooth,
+    ),
     "critical batch, exact": (critical, 3e7 / 900),
     "critical batch, spread grows 5 times": (partial(critical, growth=5.0), 3e7 / 900),
+    "critical batch, batches tuned unequally": (partial(critical, tuning=0.04), 3e7 / 900),
+    "critical batch, looked for 10 times": (partial(critical, every=3e6, spread=0.03), 3e7 / 900),
+    "critical batch, looked for 10 times, little spread": (
+        partial(critical, every=3e6, spread=0.01), 3e7 / 900,
+    ),
+    "critical batch, wild seed": (partial(critical, is_spoilt=True), 3e7 / 900),
     "critical batch, 15 epochs and more": (partial(critical_of_curves, epochs=15), 3e7 / 900),
     "critical batch, 4 epochs and more": (partial(critical_of_curves, epochs=4.5), 3e7 / 900),
+    "critical batch, 4 epochs and more, seeds alike": (
+        partial(critical_of_curves, epochs=4.5, spread=0.0), 3e7 / 900,
+    ),
     "critical batch, 2 epochs and more": (partial(critical_of_curves, epochs=2), 3e7 / 900),
     "doubling batch, hyperbola": (doubling, 32_768),
+    "doubling batch, wild seed": (partial(doubling, is_spoilt=True), 32_768),
     "doubling batch, sharp bend": (partial(doubling, sharpness=3.0), 32_768),
     "doubling batch, slow bend": (partial(doubling, sharpness=0.4), 32_768),
+    "power of settings, tuned unequally": (power_of_settings, 0.5),
+    "cost of a doubling, spreads 1:4": (cost_between, 3**0.5 - 1),
     "exponent of the distance": (diffusion_power, 0.35),
     "difference, equal arms": (partial(difference, shift=0.0, other=0.002), 0.0),
+    "difference, wild seed": (partial(difference, is_spoilt=True), 0.005),
     "difference, spreads 1:4": (partial(difference, other=0.008), 0.005),
 }  # fmt: skip
 

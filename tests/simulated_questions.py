@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.sequential.looks import Looks
-from analysis.sequential.rule import Best, Bounds, Rule, take_looks
-from analysis.stats.contrasts import Contrasts
+from analysis.sequential.rule import Best, NoWorse, Rule, take_looks
 
 #: Noise of arms over seeds, shape (arms, seeds), of standard deviation 1 where spreads are equal.
 NOISES: dict[str, Callable] = {
@@ -55,31 +54,16 @@ def best_of(*truth: float) -> Kind:
 
 def no_worse(*truth: float, margin: float) -> Kind:
     """Whether each other arm is at most a margin below the first; at the margin any is wrong."""
-    pairs = [(arm, 0) for arm in range(1, len(truth))]
-    contrasts = Contrasts.pairs(*pairs, num_arms=len(truth), lower=-margin)
     is_so = [value - truth[0] > -margin if value - truth[0] != -margin else None for value in truth]
 
     def answers(rule):
-        return [(a, so) for a, so in zip(rule.answers, is_so[1:], strict=True) if a is not None]
+        return [(a, is_so[arm]) for arm, a in rule.answers.items() if a is not None]
 
     return Kind(
         truth,
-        lambda looks: Bounds(contrasts, looks, is_each=True),
+        lambda looks: NoWorse(len(truth), looks, margin),
         lambda rule: any(answer != so for answer, so in answers(rule)),
         lambda rule: rule.is_answered and all(answer == so for answer, so in answers(rule)),
-    )
-
-
-def alike(*truth: float, margin: float) -> Kind:
-    """Whether two arms differ by less than a margin; at the margin any answer is wrong."""
-    contrasts = Contrasts.pairs((0, 1), lower=-margin, upper=margin)
-    apart = abs(truth[0] - truth[1])
-    is_so = None if apart == margin else apart < margin
-    return Kind(
-        truth,
-        lambda looks: Bounds(contrasts, looks),
-        lambda rule: rule.answer is not None and rule.answer != is_so,
-        lambda rule: rule.answer is not None and rule.answer == is_so,
     )
 
 
@@ -93,14 +77,21 @@ class Shares:
 
 
 def asked(
-    kind: Kind, noise: str, looks: Looks, studies: int, *, give_up: float = 0.05, seed: int = 0
-) -> Shares:
-    """Ask a question in each of many studies."""
+    kind: Kind, noise: str, looks: Looks, studies: int, *, give_up: float = 0.05, seed: int = 0,
+    diverged: Sequence[float] = (),
+) -> Shares:  # fmt: skip
+    """Ask a question in each of many studies; `diverged` is the share that does, of each arm."""
     rng, truth = np.random.default_rng(seed), np.array(kind.truth)[:, None]
     found = []
     for _ in range(studies):
         values = truth + NOISES[noise](rng, (len(truth), looks.at[-1]))
+        values = with_diverged(values, diverged, rng) if diverged else values
         rule = kind.rule(looks)
         course = take_looks(rule, values, give_up)
         found.append((kind.is_wrong(rule), kind.is_right(rule), course.used.sum()))
     return Shares(*np.mean(found, axis=0))
+
+
+def with_diverged(values, shares, rng):
+    """Values of arms with a share of the runs of each diverged, which is the worst."""
+    return np.where(rng.random(values.shape) < np.array(shares)[:, None], -np.inf, values)

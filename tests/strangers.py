@@ -223,6 +223,21 @@ class Stream(IterableDataset):
         return (self.examples[index] for index in order[first::step])
 
 
+class Divided(Stream):
+    """A stream that is shuffled as a whole, of which each rank then takes its part."""
+
+    def __init__(self, start, stop, part=0, parts=1):
+        super().__init__(start, stop)
+        self.ends, self.part = (start, stop), slice(part, None, parts)
+
+    def shard(self, num_shards, index):
+        return Divided(*self.ends, index, num_shards)
+
+    def __iter__(self):
+        order = torch.randperm(len(self.examples)).tolist()
+        return (self.examples[index] for index in order[self.part])
+
+
 class StreamModule(Module):
     """Notes what it trains on."""
 
@@ -243,6 +258,14 @@ class StreamDataModule(L.LightningDataModule):
 
     def val_dataloader(self):
         return DataLoader(Stream(96, 126), batch_size=8)
+
+
+class DividedDataModule(StreamDataModule):
+    def train_dataloader(self):
+        return DataLoader(Divided(0, 96), **self.settings)
+
+    def val_dataloader(self):
+        return DataLoader(Divided(96, 129), batch_size=8)  # 3 and 2 batches on 2 ranks
 
 
 class PreparedDataModule(DataModule):

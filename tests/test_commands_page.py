@@ -20,9 +20,12 @@ COMPLETED = {
     ],
     "sweeper compact [results]": ["compact", "compact results"],
     "paper": ["analysis paper mccord2021"],
+    "sweeper analysis scaling table.csv": [
+        f"analysis scaling {ROOT}/docs/results/mlperf/tables/gpt3.csv",
+    ],
 }  # fmt: skip
 #: What trains other runs, starts other programs or needs no results: tested elsewhere.
-ELSEWHERE = ("…", "+experiment", "frontier", "pandas")
+ELSEWHERE = ("…", "+experiment", "frontier", "pandas", "sweeper.plan", "sweeper.run", "delete")
 
 
 def command_lines() -> list[str]:

@@ -1,12 +1,20 @@
 """Data that can only be iterated are trained in their own order, in batches that are counted."""
 
+import itertools
+import os
+from functools import partial
+
+import datasets
 import pytest
+import torch
+from ranks import ask_ranks, train_until
 from strangers import Endless, StreamModule
 from test_own_project import IN_PROCESS, curve
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
-from lightning_modules.data.counted_loaders import count_data
+from lightning_modules.data.counted_loaders import CountedBatches, CountedValidation, count_data
 from lightning_modules.modules.own_project import facts
+from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.row import planned_row
 
@@ -80,7 +88,8 @@ def test_the_examples_are_counted_once_or_stated():
     known = facts(FACTS)
     assert {*known.pop("found")} == {"seeds apply"}
     assert known == {
-        "num_train_examples": 96, "is_iterable": True, "has_batchnorm": False, "is_automatic": True,
+        "num_train_examples": 96, "is_iterable": True, "most_ranks": 1, "has_batchnorm": False,
+        "is_automatic": True,
     }  # fmt: skip
     data = {**FACTS["data"], "num_train_examples": 50}
     assert facts({**FACTS, "data": data})["num_train_examples"] == 50
@@ -105,6 +114,89 @@ def test_the_row_says_that_only_the_count_is_promised(grid):
     assert planned_row(plain)["data_order"] == "global"
     assert planned_row(counted)["data_order"] == "counted"
     assert plain.run_id == counted.run_id
+
+
+class Numbers(IterableDataset):
+    """As WebDataset: a stage of it divides the shards by the rank that is in the environment."""
+
+    def __init__(self):
+        self.pipeline = [split_by_node]
+
+    def __iter__(self):
+        return ({"n": n} for n in split_by_node(range(96)))
+
+
+def split_by_node(numbers):
+    return itertools.islice(numbers, int(os.environ["RANK"]), None, int(os.environ["WORLD_SIZE"]))
+
+
+def hugging_face():
+    """Four shards of 24 numbers, shuffled."""
+
+    def count_up(starts):
+        yield from ({"n": n} for start in starts for n in range(start, start + 24))
+
+    starts = {"starts": [0, 24, 48, 72]}
+    stream = datasets.IterableDataset.from_generator(count_up, gen_kwargs=starts)
+    return stream.shuffle(seed=1, buffer_size=10)
+
+
+class Shuffled(IterableDataset):
+    """Shuffled as a whole by torch's generator; each rank then takes its part."""
+
+    def __init__(self, part=0, parts=1):
+        self.part = slice(part, None, parts)
+
+    def shard(self, num_shards, index):
+        return Shuffled(index, num_shards)
+
+    def __iter__(self):
+        return ({"n": n} for n in torch.randperm(96).tolist()[self.part])
+
+
+@pytest.mark.parametrize("make", [Numbers, hugging_face, Shuffled])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_ranks_divide_a_stream_exactly(grid, monkeypatch, make, num_workers):
+    """Each example is on one of two ranks, once an epoch, in training and in validation."""
+    (config,) = grid(*WORDS, "devices=2", "micro_batch=16")
+    loader = DataLoader(make(), batch_size=5, num_workers=num_workers)
+    trained, validated = [], []
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        plan = RankPlan(run_spec(config), rank=rank)
+        training = CountedBatches(loader, plan)
+        training.set_epoch(1)
+        trained += [batch["n"].tolist() for batch in training]
+        validated += [batch["n"].tolist() for batch in CountedValidation(loader, plan)]
+
+    assert [len(batch) for batch in trained] == [16] * 6
+    for batches in (trained, validated):
+        assert sorted(itertools.chain(*batches)) == list(range(96))
+
+
+@pytest.mark.slow
+def test_a_stream_on_two_ranks_is_resumed_by_skipping(grid, tmp_path):
+    """Killed before its fifth step of six, after the fourth was saved."""
+    words = ["data._target_=strangers.DividedDataModule", "devices=2", "checkpoint_every=32"]
+    (config,) = grid(*WORDS, *words, "precision=64-true")
+
+    def go(name, kill_at):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        meeting = folder / f"meeting-{kill_at}"
+        curves = ask_ranks(partial(train_until, kill_at, config), meeting, world_size=2)
+        return curves[0], torch.load(folder / "checkpoint.ckpt", weights_only=False)["state_dict"]
+
+    whole, weights = go("whole", None)
+    with pytest.raises(EOFError):
+        go("parts", 4)
+    parts, same = go("parts", None)
+
+    assert [row["realised_batch"] for row in whole] == [32, 32]
+    assert [row["metrics"] for row in parts] == [row["metrics"] for row in whole]
+    torch.testing.assert_close(same, weights, rtol=0, atol=0)
 
 
 def test_data_without_an_end_must_be_stated():

@@ -145,6 +145,7 @@ def test_metrics_go_on_where_they_were(run_words, settings):
         ("PlateauModule", ["lr_rule=linear"], 0, METRICS),
         ("SummingUpModule", ["metric=train/weight"], 0, ("train/weight",)),
         ("LateModule", ["bn_span=16", "ema_decay=0.9"], 0, METRICS),
+        ("ScheduleFreeModule", [], 5, METRICS),
     ],
     ids=[
         "set by a module's own callback as an epoch begins",
@@ -155,6 +156,7 @@ def test_metrics_go_on_where_they_were(run_words, settings):
         "rates of a plateau of epochs",
         "logged at the end of an epoch",
         "layers that are made late",
+        "weights of their own to evaluate",
     ],
 )
 def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(run_words, kind, words, stops, names):

@@ -7,12 +7,15 @@ import torch
 from ranks import ask_ranks, train_each
 from test_own_project import IN_PROCESS, curve
 
+from sweeper.spec.noise import NOISE_COLUMNS
+
 COMMON = [*IN_PROCESS, "epochs=1", "lr_rule=none"]
 OURS = ["schedule=constant", "base_lr=0.02"]  # an optimizer that replaces the module's
 SGD = [*OURS, "optimizer=sgd"]
 #: Words of a run without a method, and with it.
 METHODS = {
     "ema": ([], ["ema_decay=0.5"]),
+    "delay": ([], ["gradient_delay=1"]),
     "sam": ([], ["perturbation=sam", "perturbation.rho=0.5", "perturbation.gradient_span=8"]),
     "adascale": (SGD, [*SGD, "lr_rule=adascale", "base_batch=8"]),
     "vr": (SGD, [*OURS, "optimizer=vr_sgd", "optimizer.gradient_span=8"]),
@@ -80,4 +83,7 @@ def test_two_ranks_train_by_every_method_what_one_does(run_words, grid, tmp_path
     for name, words in cases.items():
         alone = run_words(*words, name=f"{name} alone")
         assert curve(records[name], LOGGED) == pytest.approx(curve(alone, LOGGED), rel=1e-8), name
+        for column in NOISE_COLUMNS if name == "noise" else ():
+            noise = [[row[column] for row in run["curve"]] for run in (records[name], alone)]
+            assert noise[0] == pytest.approx(noise[1], rel=1e-9), column
     assert torch.equal(weights(tmp_path / "reproducible"), weights(tmp_path / "reproducible alone"))

@@ -3,8 +3,11 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import strangers
+from torch.utils.data import Subset
 
 from lightning_modules.modules.own_project import build_module, facts
 from sweeper.spec.run_spec import run_spec
@@ -198,6 +201,42 @@ def test_what_a_plan_must_know_is_found_out():
     ours = {"_target_": "lightning_modules.modules.classifier.Classifier"}
     shaped = {"_target_": "strangers.ShapedDataModule"}
     assert facts({**project, "module": ours, "data": shaped}) == {"num_train_examples": 96}
+
+
+def test_a_split_that_is_drawn_anew_in_each_process_is_found_out(monkeypatch):
+    class Split(strangers.DataModule):
+        """As with scvi-tools' DataSplitter and sklearn's train_test_split, which take a seed."""
+
+        def setup(self, stage):
+            super().setup(stage)
+            self.train = Subset(self.train, np.random.default_rng().permutation(96)[:80])
+
+    monkeypatch.setattr(strangers, "DataModule", Split)
+    project = {
+        "module": {"_target_": "strangers.Module"},
+        "data": {"_target_": "strangers.DataModule"},
+        "seed": 0,
+    }
+
+    found = facts(project)["found"]["keyed items"]
+
+    assert found["holds"] is False
+    assert found["message"].startswith("data made a second time begin with other examples")
+
+
+def test_an_item_that_raises_is_a_finding_and_no_refusal(monkeypatch):
+    """The data may need a GPU, or what only another machine has."""
+
+    def fail(*_):
+        raise RuntimeError("no GPU here")
+
+    monkeypatch.setattr(strangers.Noisy, "__getitem__", fail)
+    data = {"_target_": "strangers.DataModule"}
+
+    found = facts({"module": {"_target_": "strangers.Module"}, "data": data, "seed": 0})["found"]
+
+    assert found["keyed items"]["holds"] is None
+    assert "no GPU here" in found["keyed items"]["message"]
 
 
 @pytest.mark.parametrize("is_contrastive", [True, False])

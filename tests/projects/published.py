@@ -7,6 +7,7 @@ environment.
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from hydra_template_project import write_mnist
 
 HERE = Path(__file__).parent
 PACKAGES = tomllib.loads((HERE / "packages.toml").read_text())
@@ -26,7 +28,7 @@ class Project:
     def __init__(self, name, folder):
         self.name, self.folder = name, folder
         self.batch = PACKAGES[name]["batch"]
-        self.words = [*PACKAGES[name]["words"].split(), "metric_mode=min"]
+        self.words = PACKAGES[name]["words"].split()
 
     def call(self, *command):
         paths = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")]))
@@ -50,14 +52,19 @@ class Project:
         run = [f"batch={batch}", f"base_batch={self.batch}", "warmup=0", f"epochs={EPOCHS}"]
         command = ["-m", *self.words, *run, f"results={results}", *words]
         _, said = self.sweeper(*command)
+        assert (self.folder / results / "runs").is_dir(), said
         return pd.read_parquet(self.folder / results / "runs").sort_values("global_batch"), said
 
 
 @pytest.fixture(params=PACKAGES)
 def project(request, tmp_path):
-    package = PACKAGES[request.param]
-    if not importlib.util.find_spec(package["imports"]):
+    package, copied = PACKAGES[request.param], Path(sys.prefix, request.param)
+    is_package = "imports" in package
+    if not (importlib.util.find_spec(package["imports"]) if is_package else copied.is_dir()):
         pytest.skip(f"{request.param} is NOT INSTALLED")
+    if not is_package:
+        shutil.copytree(copied, tmp_path, dirs_exist_ok=True)
+        write_mnist(tmp_path / "data/MNIST/raw")
     return Project(request.param, tmp_path)
 
 

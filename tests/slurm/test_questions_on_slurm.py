@@ -42,7 +42,7 @@ def test_a_command_that_is_killed_in_a_round_is_repeated_and_answers_as_one_that
 
     assert "Submitted 9 runs as an array of 9 jobs" in said
     assert "hydra.launcher.detach has no effect here: which runs come next follows" in said
-    assert "9 of 9 runs are already queued or running." in rest
+    assert "9 of 9 runs are already queued or running, with" in rest
     assert re.search(r"Submitted \d runs as an array of \d jobs", rest)
     assert again.returncode == 0, rest
     assert set(sweeps.rows().attempt) == {1}

@@ -37,7 +37,7 @@ def test_the_help_names_every_command_and_every_group_with_its_options(command):
         assert f"  {name:<12} {text}\n" in said.stdout
     assert "  lr_rule              adascale, legw, linear," in said.stdout
     assert "  +recipe              goyal2017," in said.stdout
-    assert "  hydra/launcher       local, slurm, slurm_frontier, slurm_lumi," in said.stdout
+    assert "  hydra/launcher       local, queue, slurm, slurm_frontier, slurm_lumi," in said.stdout
     assert max(map(len, said.stdout.splitlines())) <= 100
 
 
@@ -85,8 +85,10 @@ def test_flags_may_stand_among_the_overrides(typed, understood, monkeypatch):
 
 @pytest.mark.parametrize("mode", [[], ["-m"]])
 def test_what_the_file_system_refuses_is_a_sentence_whatever_hydra_is_set_to(results, mode):
-    path = results / "runs/x.parquet"
-    path.mkdir(parents=True)
+    (results / "runs").mkdir(parents=True)
+    (results / "runs/x.parquet").touch()  # which is damaged
+    (results / "damaged").touch()
+    path = results / "damaged/runs"
     done = subprocess.run(
         [sys.executable, "-m", "sweeper", *mode, "batch=3840", f"results={results}"],
         env={**os.environ, "HYDRA_FULL_ERROR": "0"},
@@ -97,8 +99,8 @@ def test_what_the_file_system_refuses_is_a_sentence_whatever_hydra_is_set_to(res
 
     assert done.returncode == 2
     assert done.stdout + done.stderr == (
-        f"The command ended early.\n{path} must be readable and writable; got: Is a directory. "
-        "Correct it or name another.\n"
+        f"The command ended early.\n{path} must be readable and writable; got: Not a directory. "
+        "Correct it, or name another if it is an argument.\n"
     )
 
 
@@ -170,15 +172,15 @@ def test_a_mistyped_command_gets_a_sentence(command):
 
     assert refused.returncode == 2
     assert refused.stderr == (
-        "A command must be one of plan, status, doctor, compact, equivalence, analysis; got stats. "
-        "Did you mean status?\n"
+        "A command must be one of plan, status, work, doctor, delete, compact, equivalence, "
+        "analysis; got stats. Did you mean status?\n"
     )
 
 
 @pytest.mark.parametrize(
     ("line", "choices"),
     [
-        ("sweeper st", ["status"]),
+        ("sweeper sta", ["status"]),
         ("sweeper lr_r", ["lr_rule.", "lr_rule="]),
         ("sweeper -m batch=3840,7680 lr_rule=sq", ["lr_rule=sqrt"]),
         ("sweeper plan lr_r", ["lr_rule.", "lr_rule="]),

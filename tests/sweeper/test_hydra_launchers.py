@@ -47,7 +47,7 @@ def test_with_our_sweeper_they_are_refused(results):
 
     assert done.returncode == 2
     assert done.stderr == (
-        "Nothing was started.\nhydra/launcher must be local or slurm with this sweeper; got "
+        "Nothing was started.\nhydra/launcher must be local, queue or slurm with this sweeper; got "
         "hydra._internal.core_plugins.basic_launcher.BasicLauncher. With Hydra's own launchers use "
         "hydra/sweeper=basic.\n"
     )

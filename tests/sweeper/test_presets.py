@@ -175,7 +175,9 @@ def test_a_twin_has_the_steps_per_epoch_of_its_study(planned, name):
         assert mine == pytest.approx(theirs, rel=0.01)
 
 
-@pytest.mark.parametrize("name", [name for name in STUDIES if "limit" not in name])
+@pytest.mark.parametrize(
+    "name", [name for name in STUDIES if not name.startswith(("limit", "critical", "marek"))]
+)
 def test_a_twin_keeps_warmup_and_milestones_as_fractions_of_the_training(planned, name):
     assert _fractions(planned(f"{name}_small")) == _fractions(planned(name))
 

@@ -36,3 +36,22 @@ def test_words_that_cannot_be_planned_are_refused_in_sentences(
 
     assert refuse(refused.value) == 2
     assert capsys.readouterr().err.splitlines() == ["Nothing was started.", *said]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command_words", [("-m",), ("equivalence",), ("doctor",)], ids=" ".join)
+@pytest.mark.parametrize(("words", "said"), [*read_answers().items()][::12])
+def test_every_command_refuses_them_in_the_same_sentences(
+    command, command_words, words, said, tmp_path, monkeypatch
+):
+    typed = shlex.split(words)
+    if words == "512" or {"data=images", "model=resnet8,resnet20"} & {*typed}:
+        pytest.skip("a folder for the doctor; data or a module that are not there, as it says")
+    if command_words == ("-m",) and words.startswith('"trainer={'):
+        pytest.skip("Hydra does not find the key, and is told so with the key to set")
+    monkeypatch.chdir(tmp_path)
+
+    answer = command(*command_words, *typed)
+
+    assert answer.returncode == 2
+    assert answer.stderr.splitlines() == ["Nothing was started.", *said]

@@ -57,6 +57,7 @@ def test_runs_that_are_no_grid_take_several_commands_and_no_run_more(grid, loade
         ["model.channels=[8,16]", "schedule=cosine", "ema_decay=0.99", "precision=64-true"],
         ["module=own", "data=own", "module._target_=a.M", "data._target_=b.D", "+data.x={k:[1,c]}"],
         ["perturbation=sam", "comm_hook=powersgd", "comm_hook.rank=3", "optimizer=adamw"],
+        ["optimizer=muon", "base_lr=0.025"],
         ["metric=val/f1", "metric_mode=max", "loss_ceiling=20", "seed=range(0,30)"],
     ],
 )

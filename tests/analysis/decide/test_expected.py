@@ -1,20 +1,15 @@
 """Expected intervals are right in the middle, also where the noise is not what tests assume."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from simulated_verdicts import NOISES, SPREAD
 
 from analysis.decide.claims import (
-    expected_exponent,
     expected_interval,
     fewest_seeds_by_rank,
-    seeds_for_exponent,
 )
 from analysis.decide.proposal import interval_width
 from analysis.stats.contrasts import Arms, Contrasts, weigh_contrasts
-from analysis.stats.optimum import fit_optima
-from analysis.stats.replicates import Replicates
 
 FOUR = Contrasts.pairs((1, 0), (1, 2), (1, 3), num_arms=4)
 
@@ -61,34 +56,3 @@ def test_an_arm_that_was_not_run_has_the_spread_of_the_others():
 def test_ranks_of_two_arms_need_four_seeds_alone_and_six_among_twelve_claims():
     assert fewest_seeds_by_rank(2, 0.025) == 4
     assert fewest_seeds_by_rank(2, 0.025 / 12) == 6
-
-
-def cells(best, seeds, *, spread=0.002, warmups=(0, 5, 10, 20), batches=(7680,)) -> Replicates:
-    rng = np.random.default_rng(3)
-    points = pd.DataFrame(
-        [(b, float(w)) for b in batches for w in warmups],
-        columns=["global_batch", "warmup_epochs"],
-    )
-
-    def mean(batch: float, warmup: float) -> float:
-        return 0.9 - 0.02 * np.log((warmup + 1) / (best(batch) + 1)) ** 2
-
-    values = tuple(rng.normal(mean(b, w), spread, seeds) for b, w in points.itertuples(index=False))
-    return Replicates(points, values)
-
-
-def test_the_exponent_becomes_as_narrow_as_expected_and_needs_seeds_if_it_is_near_a_bound():
-    rng = np.random.default_rng(6)
-
-    def study(seeds: int, spread: float, exponent: float):
-        made = cells(
-            lambda b: 5 * (b / 7680) ** exponent, seeds, spread=spread, batches=(7680, 30720)
-        )
-        return fit_optima(made, "warmup_epochs", rng)
-
-    few = study(3, 0.002, 0.5)
-    slopes = np.log(study(20, 0.002, 0.5).draws[:, 1] / study(20, 0.002, 0.5).draws[:, 0])
-    actual = np.subtract(*np.quantile(slopes / np.log(4), [0.975, 0.025]))
-    assert 0.5 < interval_width(expected_exponent(few, 20)) / actual < 2
-    assert few.num_seeds < seeds_for_exponent(study(3, 0.004, 0.5), 12, 200)
-    assert seeds_for_exponent(study(3, 0.02, 0.0), 12, 20) == -1

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
+import analysis
 from analysis.cli import main
 from analysis.figures import sheet
 from analysis.figures.curves import curve_points
@@ -84,6 +85,32 @@ def test_epochs_of_diverged_runs_are_apart_from_those_of_finished_ones(runs):
     assert first["num_seeds"].tolist() == [1, 1, 2, 2]
 
 
+def test_curves_with_evaluations_within_epochs_are_drawn_against_examples(runs):
+    """Else the evaluations of an epoch would be taken for replicates."""
+    curves = simulated_curves(runs, 2).assign(epoch=0)
+    curves["examples_seen"] = (curves.groupby("run_id").cumcount() + 1) * 500
+
+    frame = curve_points(runs, curves)
+
+    first = frame[(frame["global_batch"] == 256) & (frame["warmup_epochs"] == 0)]
+    assert first["examples_seen"].tolist() == [500, 1000]
+    assert first["num_seeds"].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "label"), [(np.nan, "examples"), (128.0, "sequences of 128 tokens")]
+)
+def test_the_axis_of_curves_says_what_is_counted(runs, tokens, label):
+    runs = runs.assign(tokens_per_example=tokens)
+    curves = simulated_curves(runs, 2)
+    within = curves.assign(epoch=0, examples_seen=500 * curves["epoch"])
+
+    for frame, expected in ((curves, "epoch"), (within, label)):
+        figure = analysis.draw_per_epoch(runs, frame).figure
+        labels = {figure.get_supxlabel(), *(axes.get_xlabel() for axes in figure.axes)}
+        assert {"epoch", "examples", label} & labels == {expected}
+
+
 def test_runs_that_differ_in_weight_decay_are_two_groups(runs):
     other = with_setting(runs, optimizer={"weight_decay": 0.0005})
 
@@ -92,6 +119,25 @@ def test_runs_that_differ_in_weight_decay_are_two_groups(runs):
     assert [len(group.runs) for group in found] == [24, 12]
     assert [group.name for group in found] == ["", "weight_decay=0.0005"]
     assert "optimizer.weight_decay=0.0005" in found[1].about
+
+
+def test_names_of_figures_stay_when_other_runs_arrive(runs):
+    """The runs that were begun first keep the plain names, also if the others are more."""
+    start = pd.Timestamp("2026-01-01", tz="UTC")
+    first = runs.assign(started_at=start)
+    others = [
+        with_setting(runs, optimizer={"weight_decay": decay}).assign(started_at=start + delay)
+        for decay, delay in ((0.0005, pd.Timedelta("1h")), (0.001, pd.Timedelta("2h")))
+    ]
+
+    named = [
+        {group.name: len(group.runs) for group in group_comparable(pd.concat(some))}
+        for some in ([first], [others[0], others[0], first], [*others, first])
+    ]
+
+    assert named[0] == {"": 12}
+    assert named[1] == {"": 12, "weight_decay=0.0005": 24}
+    assert named[2] == {"": 12, "weight_decay=0.0005": 12, "weight_decay=0.001": 12}
 
 
 @given(st.lists(st.text() | st.sampled_from(["/a/b", "/a_b", "../..", "x" * 99]), unique=True))
@@ -116,8 +162,8 @@ def test_names_of_files_tell_long_settings_apart(runs):
     names = [group.name for group in group_comparable(pd.concat(parts, ignore_index=True))]
 
     assert len(set(names)) == 3
-    assert {len(name) for name in names} == {80}
-    assert {name.partition("-")[0] for name in names} == {"optimizer=sgd", "optimizer=adam"}
+    assert {len(name) for name in names} == {0, 14, 80}
+    assert {name.partition("-")[0] for name in names} == {"", "optimizer=adam"}
 
 
 def test_runs_of_several_versions_of_a_project_say_so(runs):
@@ -180,9 +226,8 @@ def test_a_rule_with_another_exponent_is_another_point(runs):
     (compared,) = group_comparable(pd.concat([one, two], ignore_index=True))
 
     assert len(points(compared.runs)) == 8
-    assert [group.name for group in split_by_rule(compared)] == [
-        "lr_rule=power_exponent=0.5", "lr_rule=power_exponent=0.7",
-    ]  # fmt: skip
+    names = [group.name for group in split_by_rule(compared)]
+    assert names == ["", "lr_rule=power_exponent=0.7"]
     assert sorted(compared.runs["lr_rule"].unique()) == ["power exponent=0.5", "power exponent=0.7"]
 
 
@@ -225,4 +270,14 @@ def test_a_caption_gives_three_reasons_and_counts_the_rest(runs):
     found = doubts(pd.concat([runs, other], ignore_index=True))
 
     assert found.count("Not to be compared: These arms are the same") == 3
-    assert found.endswith(" 1 more reason not to compare: see python -m analysis claims.")
+    assert found.endswith(" 1 more reason not to compare: see sweeper analysis claims.")
+
+
+def test_a_figure_is_drawn_of_a_frame_and_an_estimator_names_the_frame_of_a_group(runs):
+    two = pd.concat([runs, with_setting(runs, epochs=7)], ignore_index=True)
+
+    assert len(analysis.draw_against_batch(runs).frame) == 4
+    with pytest.raises(ValueError, match=r"got 2 groups\. Give one: "):
+        analysis.paper_table(two)
+    with pytest.raises(TypeError, match=r"Write its \.runs\."):
+        analysis.best_warmups(analysis.group_comparable(runs)[0], np.random.default_rng(0))

@@ -8,8 +8,9 @@ from simulated_studies import simulated_curves, simulated_runs
 
 import analysis
 from analysis.figures import style
+from analysis.figures.draw import draw_all
 from analysis.figures.points import sum_half_width
-from analysis.tables.metric import ACCURACY, LOSS
+from analysis.tables.metric import ACCURACY, LOSS, Measured
 
 
 def runs_of(batches, warmups, seeds=4, law=lambda b, w: 0.7, noise=0.01) -> pd.DataFrame:
@@ -99,7 +100,7 @@ def test_a_sum_of_one_seed_has_no_interval():
 
 
 def test_a_heat_map_has_a_number_in_each_cell_and_frames_the_best():
-    runs = runs_of([256, 512], [0, 7, 30], law=parabola, noise=0)
+    runs = runs_of([256, 512], [0, 7, 30], law=parabola, noise=1e-5)
     runs.loc[(runs["global_batch"] == 512) & (runs["seed"] == 0), "outcome"] = "diverged"
     gone = (runs["global_batch"] == 256) & (runs["warmup_epochs"] == 0)
     runs.loc[gone, "outcome"] = "diverged"
@@ -114,6 +115,66 @@ def test_a_heat_map_has_a_number_in_each_cell_and_frames_the_best():
     assert written[1.5, 1.5] == "70.0†"
     assert written[0.5, 2.5] == low
     assert sorted(round(patch.get_y()) for patch in axes.patches) == [1, 1]
+
+
+@pytest.mark.parametrize("change", [{"noise": 0.1}, {"noise": 1e-5, "seeds": 1}])
+def test_a_heat_map_frames_no_warmup_that_is_not_told_apart(change):
+    (compared,) = analysis.group_comparable(runs_of([256], [0, 7, 30], law=parabola, **change))
+
+    (axes,) = analysis.draw_heat_map(compared).figure.axes
+
+    assert not axes.patches
+
+
+def test_marks_are_on_their_parabola():
+    runs = runs_of([256, 512, 1024], [0, 3, 15], law=parabola)
+    (compared,) = analysis.group_comparable(runs)
+
+    (axes,) = analysis.draw_best_warmups(compared).figure.axes
+
+    marks = [line for line in axes.lines if line.get_marker() in "os^"]
+    places = {tuple(np.round(line.get_xdata(), 9)) for line in marks if len(line.get_xdata()) > 1}
+    assert places == {(0.0, 3.0, 15.0)}
+
+
+def test_rules_are_lines_of_one_panel_where_there_is_a_single_warmup(tmp_path):
+    rng = np.random.default_rng(2)
+    runs = simulated_runs(
+        [256, 512], [5], 3, accuracy=lambda b, w: 0.7, noise=0.01, rng=rng, rules=("linear", "sqrt")
+    )
+    (compared,) = analysis.group_comparable(runs)
+
+    drawing = analysis.draw_against_batch(compared)
+
+    (axes,) = drawing.figure.axes
+    labels = [line.get_label() for line in axes.lines if not line.get_label().startswith("_")]
+    assert labels == ["linear", "sqrt"]
+    drawn = draw_all(Measured(runs, simulated_curves(runs, 3)), tmp_path)
+    assert not [path for path in drawn if "vs_warmup" in path.name]
+
+
+def test_where_every_run_diverged_the_axis_says_so_and_the_caption_is_short():
+    runs = runs_of([256, 512], [0, 7, 30], law=parabola).assign(outcome="diverged")
+    (compared,) = analysis.group_comparable(runs)
+
+    drawing = analysis.draw_against_batch(compared)
+
+    axes = drawing.figure.axes[0]
+    assert [text.get_text() for text in axes.texts] == ["no run finished"]
+    assert list(axes.get_yticks()) == []
+    assert drawing.caption.count("warmup") == 3
+    assert "3 more points in the table" in drawing.caption
+
+
+def test_curves_have_markers_and_the_axis_of_warmups_says_its_scale():
+    runs = runs_of([256], [0, 7, 30], law=parabola)
+    (compared,) = analysis.group_comparable(runs)
+
+    curves = analysis.draw_per_epoch(compared, simulated_curves(runs, 30))
+    against = analysis.draw_against_warmup(compared)
+
+    assert [line.get_marker() for line in curves.figure.axes[0].lines] == ["o", "s", "^"]
+    assert "on the scale log(warmup + 1)" in against.figure.axes[0].get_xlabel()
 
 
 def test_numbers_in_a_heat_map_have_contrast():
@@ -189,6 +250,20 @@ def test_steps_of_one_seed_have_no_intervals_and_a_bend_that_nothing_shows_is_an
     assert "(95 %: anything; these runs do not determine it)" in of_two.caption
 
 
+def test_steps_that_all_seeds_share_have_the_width_of_the_evaluations():
+    """95 % of a value anywhere between two evaluations that are 40 steps apart."""
+    rows = [
+        {"global_batch": b, "seed": s, "reached_target": True, "steps_to_target": 51200 / b,
+         "steps_to_target_spacing": 40.0, "examples_to_target": 51200.0}
+        for b in (256, 512, 1024) for s in (0, 1)
+    ]  # fmt: skip
+
+    drawing = analysis.draw_steps_to_target(pd.DataFrame(rows), "accuracy 90 %")
+
+    assert (drawing.frame["high"] - drawing.frame["low"]).tolist() == pytest.approx([0.95 * 40] * 3)
+    assert "95 % t intervals, no narrower than between two evaluations;" in drawing.caption
+
+
 def test_batches_that_miss_the_target_are_named():
     runs = runs_of([256, 512, 1024], [0], seeds=2, law=falling, noise=0)
     reached = analysis.to_target(runs, simulated_curves(runs, 90), 0.87)
@@ -196,7 +271,7 @@ def test_batches_that_miss_the_target_are_named():
     drawing = analysis.draw_steps_to_target(analysis.best_reached(reached), "accuracy 87 %")
 
     assert "2 replicates never reached it (batch 1,024)." in drawing.caption
-    assert "Not decidable where examples double: three or more" in drawing.caption
+    assert "Where examples double is not known: three or more" in drawing.caption
 
 
 def test_what_has_nothing_to_show_has_no_figure():

@@ -249,7 +249,7 @@ def test_figures_are_drawn_into_axes_of_ones_own(big):
 
 def test_names_with_dollars_are_drawn():
     some = compared([256, 512], [0, 5], ["linear"])
-    runs = some.runs.assign(model="a$b", data="$c", data_about="$_^{")
+    runs = some.runs.assign(model="a$b", data="$c", data_about="$_^{ \u6570\u636e")
 
     drawing = analysis.draw_against_batch(analysis.group_comparable(runs)[0])
 

@@ -133,6 +133,16 @@ def test_each_batchs_interval_of_two_seeds_holds_its_steps_as_often_as_it_says()
     assert held >= 105
 
 
+def test_steps_that_all_seeds_share_are_known_to_the_distance_of_the_evaluations():
+    """The spread of a mean is that of a value anywhere between two of them."""
+    runs = pd.DataFrame({"global_batch": 100, "seed": [0, 1], "steps_to_target": 500.0})
+    runs = runs.assign(steps_to_target_spacing=60.0, reached_target=True)
+
+    (draws,) = steps_to_target(runs).draws.values()
+
+    assert np.log(draws / 500).std() == pytest.approx(60 / 12**0.5 / 500, rel=0.05)
+
+
 def test_a_batch_with_a_run_short_of_the_target_is_left_out_by_name():
     runs = pd.DataFrame(
         {

@@ -167,7 +167,7 @@ def test_a_preset_of_the_users_own_needs_its_links_and_their_keys(ask, tmp_path)
     words = (*GIVEN, *SPEED, "--cluster", "ours", "--config-dir", str(folder))
 
     preset.write_text("devices: 4\n")
-    assert "must describe its links; got" in ask(*words)[1]
+    assert "hardware must be given" in ask(*words)[1]
 
     preset.write_text("devices: 4\nhardware: {link: nvlink}\n")
     assert "hardware.node_gb_per_s must be given" in ask(*words)[1]

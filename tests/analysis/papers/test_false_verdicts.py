@@ -48,6 +48,23 @@ def test_the_exponent_adds_no_false_verdict_to_its_family(seeds):
     assert upper_limit(int(wrong.sum()), 300) < 0.07
 
 
+@pytest.mark.parametrize("counts", [(3, 4, 6, 8, 10, 12), tuple(range(2, 22))])
+def test_judging_again_after_each_addition_of_seeds_adds_no_false_verdict(counts):
+    """Goyal's claims in 500 studies at 6 and at 20 looks, each corrected for those so far."""
+    values = values_at(points_of(GOYAL), equal, "normal", counts[-1], studies=500, seed=3)
+    once, counted = np.zeros(500, dtype=bool), np.zeros(500, dtype=bool)
+    for look, count in enumerate(counts, 1):
+        found = judged(GOYAL.claims, {p: v[:, :count] for p, v in values.items()}, draws=0)
+        at_looks = {
+            name: tuple(np.minimum(1, look * p) for p in both) for name, both in found.items()
+        }
+        once |= share_false(GOYAL.claims, found)
+        counted |= share_false(GOYAL.claims, at_looks)
+
+    assert once.mean() > 0.1
+    assert upper_limit(int(counted.sum()), 500) < 0.08
+
+
 def test_a_best_warmup_that_is_two_deviations_ahead_is_mostly_seen():
     """Power at five seeds: of the claim alone, and of it in its family."""
     values = values_at(

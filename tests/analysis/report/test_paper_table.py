@@ -10,7 +10,8 @@ from scipy import stats
 from simulated_studies import simulated_runs, write_results
 
 from analysis.cli import main
-from analysis.report.table import PaperTable, paper_table
+from analysis.figures.points import points
+from analysis.report.table import PaperTable, matrix_table, paper_table
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Metric
 
@@ -41,6 +42,14 @@ def test_a_point_is_its_mean_with_the_t_interval_and_the_number_of_seeds(runs):
     assert rows[3][3:] == [f"{values.mean():.2f}", f"{low:.2f} to {high:.2f}"]
 
 
+def test_batches_of_a_text_are_in_sequences_of_so_many_tokens(runs):
+    of_text = runs.assign(tokens_per_example=128)
+    two_lengths = of_text.assign(tokens_per_example=[128, 256] * (len(runs) // 2))
+
+    assert "batch in sequences of 128 tokens per step" in table_of(of_text).caption
+    assert "batch in examples per step" in table_of(two_lengths).caption
+
+
 @pytest.mark.parametrize("key", ["bn_span", "loss_span"])
 def test_micro_batches_that_are_taken_together_are_no_seeds_of_one_point(runs, key):
     """With a size that follows from the batch the batches are compared nevertheless."""
@@ -52,7 +61,7 @@ def test_micro_batches_that_are_taken_together_are_no_seeds_of_one_point(runs, k
     is_odd = runs["seed"] % 2 == 1
     given = follows.assign(micro_batch=np.where(is_odd, 16, 64))
     found = {group.name: set(group.runs["seed"] % 2) for group in group_comparable(given)}
-    assert found == {f"{key}=16": {1}, f"{key}=64": {0}}
+    assert found == {f"{key}=16": {1}, "": {0}}
 
     (compared,) = group_comparable(runs.assign(micro_batch=given["micro_batch"]))
     assert len(compared.runs) == len(runs)
@@ -65,7 +74,7 @@ def test_ranks_are_no_seeds_of_one_point_where_the_loss_is_no_mean(runs):
         laid_out = runs.assign(config_json=configs, micro_batch=16, world_size=ranks)
         return {group.name for group in group_comparable(laid_out)}
 
-    assert found("loss_span") == {"loss_span=16", "loss_span=2x16"}
+    assert found("loss_span") == {"", "loss_span=2x16"}
     assert found("bn_span") == {""}
 
 
@@ -84,8 +93,17 @@ def test_what_diverged_or_has_no_result_is_counted_and_not_in_the_mean(runs):
     assert "diverged: share of the runs that ended, with Wilson's 95 % interval" in table.caption
 
 
-def test_the_caption_says_what_was_held_fixed_and_nothing_that_varied(runs):
-    fixed = re.search(r"Held fixed: (.*)\.$", table_of(runs).caption)
+def test_what_was_held_fixed_stands_beside_a_short_caption_without_what_varied(runs):
+    """A module's own batch_size is replaced by the run's, so it was not held fixed."""
+    own = {"_target_": "my.Data", "batch_size": 128}
+    texts = [json.dumps(json.loads(text) | {"data": own}) for text in runs["config_json"]]
+    table = table_of(runs.assign(config_json=texts))
+    assert "batch_size" not in table.latex()
+    assert "data=Data" in table.settings
+    assert "Held fixed" not in table.caption
+    assert table.latex().startswith(f"% {table.settings}\n")
+
+    fixed = re.search(r"Held fixed: (.*)\.$", table_of(runs).settings)
 
     assert fixed is not None
     said = dict(word.split("=", 1) for word in re.split(r", (?=[\w.]+=)", fixed[1]))
@@ -129,10 +147,50 @@ def test_the_command_writes_three_files_and_shows_the_table(runs, tmp_path, caps
     assert main(["table", str(tmp_path / "results"), "--out", str(tmp_path / "out")]) == 0
 
     written = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
-    assert sorted(written) == [f"accuracy_table.{kind}" for kind in ("csv", "md", "tex")]
+    kinds = ("csv", "md", "tex")
+    assert sorted(written) == [
+        f"accuracy_{t}.{kind}" for t in ("matrix", "table") for kind in kinds
+    ]
     assert written["accuracy_table.md"] in capsys.readouterr().out
     frame = pd.read_csv(tmp_path / "out" / "accuracy_table.csv")
     assert frame["num_finished"].tolist() == [4] * 4
+
+
+def test_a_matrix_has_a_row_per_batch_and_half_intervals_with_two_digits(runs):
+    runs.loc[(runs["global_batch"] == 256) & (runs["warmup_epochs"] == 0), "outcome"] = "diverged"
+    (compared,) = group_comparable(runs)
+    frame = points(compared.runs)
+
+    table = matrix_table(compared)
+
+    heads, *rows = table.cells
+    assert heads == ["batch", "warmup 0", "warmup 5"]
+    assert rows[0][:2] == ["256", "diverged"]
+    last = frame.iloc[-1]
+    half = 100 * (last["high"] - last["mean"])
+    assert rows[-1][-1] == f"{100 * last['mean']:.2f} ± {half:.2f}"
+    assert r"$\pm$" in table.latex()
+
+
+def test_half_an_interval_is_not_cut_at_100_percent(runs):
+    runs["val_accuracy"] += 0.295  # up to 99 %
+    chosen = 100 * runs.query("global_batch == 256 and warmup_epochs == 5")["val_accuracy"]
+    low, high = stats.t.interval(0.95, 3, chosen.mean(), stats.sem(chosen))
+    assert high > 100
+    (compared,) = group_comparable(runs)
+
+    cell = matrix_table(compared).cells[1][-1]
+
+    assert float(cell.partition("± ")[2]) == pytest.approx((high - low) / 2, abs=0.01)
+
+
+def test_numbers_of_a_small_validation_set_have_the_digits_of_one_example():
+    """One of 120 images is 0.8 %."""
+    runs = simulated_runs(
+        [256, 512], [0], 1, accuracy=lambda b, w: 100 / 120 if b < 500 else 97 / 120
+    )
+
+    assert [row[2] for row in table_of(runs).cells[1:]] == ["83.3", "80.8"]
 
 
 def test_one_seed_and_equal_seeds_are_said_to_give_no_interval(runs):

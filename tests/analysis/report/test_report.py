@@ -178,6 +178,9 @@ def test_the_pointer_shows_a_run_and_a_click_compares_it_with_another(opened):
         ("-diverged", 11),
         ('"trained to the end" seed=1', 6),
         ("seed=7", 0),
+        ("val_accuracy>50", 11),
+        ("val_accuracy>0.5", 11),
+        ("global_batch>=1,024", 8),
     ],
 )
 def test_a_filter_narrows_figures_and_table(opened, query, count):
@@ -186,6 +189,47 @@ def test_a_filter_narrows_figures_and_table(opened, query, count):
     assert find(opened, "#count").text == f"{count} of 12 runs"
     assert opened.execute_script("return figures.explore.view.runs.length") == count
     assert len(all_of(opened, "#table tr")) == 1 + count
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("val_acuracy>0.5", "no column is named val_acuracy"),
+        ("seed>b", "seed is a number, b is none"),
+    ],
+)
+def test_a_filter_that_no_run_can_match_says_why(opened, query, words):
+    search(opened, query)
+
+    assert find(opened, "#count").text == f"0 of 12 runs; {words}"
+
+
+def test_a_line_has_a_gap_where_a_batch_was_not_run_and_the_numbers_are_in_order(browser, tmp_path):
+    runs = simulated_runs([256, 512, 1024], [0, 5], 2, accuracy=lambda b, w: 0.7, noise=0.01)
+    runs = runs[(runs["global_batch"] != 512) | (runs["warmup_epochs"] == 0)][::-1]
+    write_results(tmp_path, runs, simulated_curves(runs, 2))
+    open_page(browser, without_estimates(tmp_path, runs))
+
+    groups = browser.execute_script("return figures.answer.groups.map((g) => [g.level, g.x])")
+    lines = browser.execute_script(
+        "return [...document.querySelectorAll('#answer [aria-label=line] path')]"
+        ".map((path) => path.getAttribute('d').match(/M/g).length)"
+    )
+
+    assert groups == sorted(groups)
+    assert sorted(lines) == [1, 2]
+
+
+def test_curves_with_evaluations_within_epochs_have_an_axis_of_examples(browser, tmp_path):
+    runs = some_runs()
+    curves = simulated_curves(runs, 2)
+    within = curves.assign(epoch=0, examples_seen=1500 * curves["epoch"])
+    open_page(browser, without_estimates(tmp_path, runs, within))
+
+    labels = [text.text.strip(" →") for text in all_of(browser, "#curves svg text")]
+
+    assert "examples" in labels
+    assert "1,500" in labels
 
 
 def test_figures_have_panels(opened):
@@ -343,10 +387,10 @@ def phone(browser, width: int) -> None:
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
-def without_estimates(folder: Path, runs: pd.DataFrame, **conclusions) -> Path:
+def without_estimates(folder: Path, runs: pd.DataFrame, curves=None, **conclusions) -> Path:
     """The page of some runs, with conclusions that are given."""
     runs = runs.assign(results="results")
-    curves = simulated_curves(runs, 2).assign(results="results")
+    curves = (simulated_curves(runs, 2) if curves is None else curves).assign(results="results")
     none = {"claims": [], "findings": [], "estimates": [], "next": []}
     shown = page_data(Measured(runs, curves), ["results"], "some") | none | conclusions
     (folder / "some.html").write_text(page(shown), encoding="utf-8")

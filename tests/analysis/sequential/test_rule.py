@@ -3,17 +3,15 @@
 import numpy as np
 import pytest
 from scipy import stats
-from simulated_questions import alike, asked, best_of, no_worse
+from simulated_questions import asked, best_of, no_worse
 
 from analysis.sequential.looks import Looks
-from analysis.sequential.rule import Best, Bounds, take_looks
-from analysis.stats.contrasts import Contrasts
+from analysis.sequential.rule import Best, NoWorse, take_looks
 
 LOOKS = Looks.plan(1, first=3, last=8)
 NOTHING = {
     "best": best_of(0, 0),
     "no worse": no_worse(0, -1, -1, margin=1),
-    "alike": alike(0, 1, margin=1),
 }
 
 
@@ -100,64 +98,82 @@ def test_seeds_that_would_hardly_answer_it_are_not_made():
     assert not take_looks(never, gaps(0, 0), give_up=0.0).is_hopeless
 
 
-def test_an_arm_with_a_diverged_run_is_compared_no_more():
-    values = gaps(0, 1, 2)
-    values[2, 1] = np.inf
-    rule = Best(3, LOOKS)
+@pytest.mark.parametrize(
+    ("kind", "shares"),
+    [
+        (best_of(0, 0), (0.15, 0.15)),
+        (no_worse(0, -1, -1, margin=1), (0.1, 0.1, 0.1)),
+    ],
+)
+def test_runs_that_diverge_make_no_more_wrong_answers(kind, shares):
+    studies = 150
+    wrong = asked(kind, "normal", LOOKS, studies, diverged=shares).wrong
+
+    assert stats.binom.sf(round(wrong * studies) - 1, studies, 0.05) > 0.01
+
+
+def test_an_arm_that_is_better_by_two_deviations_and_diverges_at_times_is_often_found_and_kept():
+    """It diverges in 15 % of its runs; as in papers' claims, a diverged run is the worst."""
+    found = asked(best_of(2, 0), "normal", Looks.plan(1, first=3, last=20), 100, diverged=(0.15, 0))
+
+    assert found.right > 0.4
+    assert found.wrong == 0
+
+
+def test_an_arm_that_diverged_at_every_seed_is_out_and_never_best():
+    values = gaps(0, 1, 2, seeds=12)
+    values[2] = -np.inf
+    rule = Best(3, Looks.plan(1, first=3, last=12))
 
     take_looks(rule, values, give_up=0.0)
 
     assert rule.best == 1
+    assert not rule.in_it[2]
     assert rule.lost.tolist() == [False, False, True]
 
 
-def test_one_arm_is_not_best_for_the_others_having_diverged():
-    values = gaps(0, 1)
-    values[0, 2] = np.inf
+def test_arms_that_diverged_at_the_same_seeds_are_not_told_apart():
+    values = np.full((2, 8), -np.inf)
     rule = Best(2, LOOKS)
 
-    course = take_looks(rule, values, give_up=0.05)
+    take_looks(rule, values, give_up=0.0)
 
     assert rule.best is None
-    assert not course.needs.any()
+    assert rule.in_it.all()
 
 
-@pytest.mark.parametrize(
-    ("means", "is_any", "answer"),
-    [
-        ((1, 0, -1), False, True),
-        ((1, 0, 2), False, False),
-        ((1, 2, -1), True, True),
-        ((1, 2, 3), True, False),
-    ],
-)
-def test_all_contrasts_or_any_of_them_decide_a_claim(means, is_any, answer):
-    contrasts = Contrasts.pairs((0, 1), (0, 2), num_arms=3, is_any=is_any)
-    rule = Bounds(contrasts, LOOKS)
+def test_several_questions_about_the_same_seeds_err_as_seldom_as_is_said_of_them():
+    """Five pairs of ten equal arms; but the two extremes, once seen, are not any two arms."""
+    rng, looks, studies = np.random.default_rng(8), Looks.plan(1, first=3, last=8), 200
+    num_wrong, num_wrong_picked = 0, 0
+    for _ in range(studies):
+        values = rng.standard_normal((10, 8))
+        ends = values.mean(axis=1).argsort()[[0, -1]]
+        found = []
+        for pair in [*np.arange(10).reshape(5, 2), ends]:
+            rule = Best(2, looks)
+            take_looks(rule, values[pair], give_up=0.05)
+            found.append(rule.is_answered)
+        num_wrong += any(found[:5])
+        num_wrong_picked += found[5]
 
-    take_looks(rule, gaps(*means), give_up=0.0)
-
-    assert rule.answer is answer
-
-
-def test_a_claim_is_contradicted_by_the_contrasts_that_did_not_diverge_but_not_reproduced():
-    contrasts = Contrasts.pairs((0, 1), (0, 2), num_arms=3)
-    holds, fails = gaps(1, 0, 0), gaps(1, 2, 0)
-    holds[2, 0] = fails[2, 0] = np.inf
-    reproduced, contradicted = Bounds(contrasts, LOOKS), Bounds(contrasts, LOOKS)
-
-    take_looks(reproduced, holds, give_up=0.0)
-    take_looks(contradicted, fails, give_up=0.0)
-
-    assert reproduced.answer is None
-    assert contradicted.answer is False
+    assert 0.05 < num_wrong / studies < 5 * 0.05
+    assert num_wrong_picked / studies > 0.2
 
 
-def test_each_contrast_for_itself_has_an_answer_of_its_own():
-    contrasts = Contrasts.pairs((1, 0), (2, 0), num_arms=3, lower=-1)
-    rule = Bounds(contrasts, LOOKS, is_each=True)
+def test_each_arm_has_an_answer_of_its_own():
+    rule = NoWorse(3, LOOKS, margin=1)
 
     course = take_looks(rule, gaps(0, 0, -3), give_up=0.0)
 
-    assert rule.answers == [True, False]
+    assert rule.answers == {1: True, 2: False}
     assert not course.needs.any()
+
+
+def test_an_arm_is_worse_though_a_run_of_it_diverged():
+    rule, values = NoWorse(2, LOOKS, margin=0), gaps(0, -1)
+    values[1, 0] = -np.inf
+
+    take_looks(rule, values, give_up=0.0)
+
+    assert rule.answers == {1: False}

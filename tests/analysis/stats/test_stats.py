@@ -103,7 +103,7 @@ def test_equal_settings_have_no_best_one():
 @pytest.mark.parametrize(
     ("law", "note"),
     [
-        (lambda b, w: 0.5 + 0.1 * np.log(w + 1), "at the edge of the grid (0 to 10): unbounded"),
+        (lambda b, w: 0.5 + 0.1 * np.log(w + 1), "the best is 10 or more, the largest tried"),
         (lambda b, w: 0.5 + 0.3 * (w == 0), "the best setting is 0, the end of its scale"),
     ],
 )
@@ -185,6 +185,18 @@ def test_rules_are_not_told_apart_where_many_draws_have_no_best_rate():
     )
 
 
+def test_the_rule_of_four_is_on_evaluations_where_epochs_have_several():
+    """Ten evaluations in one epoch are enough; three in one are not, and are called so."""
+    columns = {"epochs_to_target": 0.5, "examples_to_target": [5.0, 6.0, 8.0]}
+    frame = pd.DataFrame({"global_batch": [1, 2, 4], "reached_target": True}).assign(**columns)
+
+    found = critical_batch(frame.assign(evaluations_to_target=10.0), np.random.default_rng(0))
+
+    assert found.fewest_steps == pytest.approx(1.0)
+    with pytest.raises(ValueError, match="must take 4 evaluations or more to the target; got 3"):
+        critical_batch(frame.assign(evaluations_to_target=3.0), np.random.default_rng(0))
+
+
 def test_the_target_is_placed_inside_the_epoch_and_the_rest_is_censored():
     runs = simulated_runs([256, 512], [5], 1, accuracy=lambda b, w: 0.8 if b == 256 else 0.4)
     curves = simulated_curves(runs, 10)
@@ -211,6 +223,71 @@ def test_frames_put_together_and_converted_by_pandas_measure_the_same():
     np.testing.assert_allclose(*steps)
     first, second = (constant_rate(runs, frame) for frame in (curves, joined))
     np.testing.assert_allclose(first["distance"], second["distance"].to_numpy(dtype=float))
+
+
+def reached_between(needs, every, seeds=3):
+    """Runs whose accuracy leaps from 0 to 1 where the examples needed at their batch are seen."""
+    runs, curves = [], []
+    for batch, need in needs.items():
+        for seed in range(seeds):
+            run = {"run_id": f"{batch}-{seed}", "outcome": "finished", "global_batch": batch}
+            seen = np.arange(every, 2 * need + every, every)
+            runs.append({**run, "seed": seed})
+            curves.append(pd.DataFrame({
+                "run_id": run["run_id"], "epoch": 0, "step": seen / batch, "examples_seen": seen,
+                "val_accuracy": (seen >= need).astype(float),
+            }))  # fmt: skip
+    return to_target(pd.DataFrame(runs), pd.concat(curves), target=0.5)
+
+
+def test_seeds_that_agree_are_known_to_the_distance_of_the_evaluations():
+    """A place anywhere in a width has the variance width**2 / 12."""
+    reached = reached_between({100: 3050, 200: 4010, 400: 5990}, every=400)
+
+    examples, steps = (
+        Replicates.from_runs(reached, ["global_batch"], f"{unit}_to_target")
+        for unit in ("examples", "steps")
+    )
+
+    assert reached["examples_to_target"].unique().tolist() == [3000, 4200, 5800]
+    np.testing.assert_allclose(examples.mean_variances, 400**2 / 12)
+    np.testing.assert_allclose(steps.mean_variances, [4**2 / 12, 2**2 / 12, 1 / 12])
+    assert examples.keep(examples.points["global_batch"] > 100).mean_variances[0] == 400**2 / 12
+
+
+def test_seeds_that_differ_by_more_than_the_evaluations_keep_their_own_spread():
+    apart = [[0.0, 0.5, 1.0], [0.0, 50.0, 100.0]]  # variances of the means 1 / 12 and 2500 / 3
+    points = pd.DataFrame({"global_batch": [1, 2]})
+    cells = Replicates(points, tuple(map(np.array, apart)), spacings=(12.0, 12.0))
+
+    np.testing.assert_allclose(cells.mean_variances, [12.0, 2500 / 3])
+    means = cells.resampled_means(np.random.default_rng(0), 4000)
+    assert np.abs(means[:, 0] - 0.5).max() <= 6
+    assert means[:, 0].std() == pytest.approx(12 / 12**0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("estimate", [critical_batch, doubling_batch])
+def test_where_examples_double_is_not_certain_because_all_seeds_agree(estimate):
+    """E = 3000 + 10 B, so E_min / S_min is 300 and twice the examples of 100 is at 500."""
+    needs = {batch: 3000 + 10 * batch for batch in (100, 200, 400, 800)}
+    found = estimate(reached_between(needs, every=700), np.random.default_rng(0))
+
+    found = getattr(found, "critical_batch", found)
+    truth = 300 if estimate is critical_batch else 500
+    assert found.low < truth < found.high
+    assert found.low < found.value < found.high
+    assert "no interval" not in found.note
+
+
+def test_evaluations_within_an_epoch_are_in_the_order_of_their_steps():
+    runs = pd.DataFrame({"run_id": ["a"], "outcome": "finished"})
+    steps = np.random.default_rng(0).permutation(np.arange(1, 101))
+    curves = pd.DataFrame({"run_id": "a", "epoch": 0, "step": steps, "examples_seen": 8 * steps})
+
+    reached = to_target(runs, curves.assign(val_accuracy=steps / 200), target=0.31)
+
+    assert reached["steps_to_target"].tolist() == [pytest.approx(62)]
+    assert reached["evaluations_to_target"].tolist() == [pytest.approx(62)]
 
 
 @pytest.mark.parametrize(

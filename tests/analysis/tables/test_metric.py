@@ -115,6 +115,19 @@ def test_runs_of_ours_without_an_accuracy_are_compared_by_their_loss(tmp_path):
     assert with_metric(tmp_path, runs, simulated_curves(runs, 1)).metric == LOSS
 
 
+def test_runs_that_all_failed_before_they_logged_their_metric_have_none(tmp_path):
+    """Every command reads its column, which a table of failed runs lacked."""
+    runs = write_regression(tmp_path).assign(outcome="failed")
+    write_results(tmp_path, runs.drop(columns=RMSE.name), simulated_curves(runs, 1)[:0])
+    _file(tmp_path).unlink()
+
+    found = measured(tmp_path)
+
+    assert found.metric == RMSE
+    assert found.runs[RMSE.name].isna().all()
+    assert estimate_all(found, draws=50)
+
+
 @pytest.fixture
 def both():
     """Runs with an accuracy, and 1 minus it as an error."""
@@ -202,8 +215,8 @@ def test_claims_about_accuracy_are_one_line_without_it(tmp_path):
     judged = judge_paper("mccord2021", found.runs, found.curves)
 
     assert verdict_lines(judged) == [
-        ("not decidable", "11 claims: these runs have no validation accuracy"),
-        ("not decidable", "1 claim: these runs have no validation loss"),
+        ("not tested", "11 claims: these runs have no validation accuracy"),
+        ("not tested", "1 claim: these runs have no validation loss"),
     ]
 
 

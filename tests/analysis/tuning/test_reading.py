@@ -14,36 +14,24 @@ def files_of(folder) -> dict[str, bytes | None]:
     }
 
 
-@pytest.mark.parametrize("storage", [None, "deep/tuning.journal", "sqlite:///{}/tuning.db"])
-def test_studies_that_are_not_there_leave_no_file_or_folder(storage, tmp_path):
-    storage = storage and (storage.format(tmp_path) if "{}" in storage else f"{tmp_path}/{storage}")
-
-    with pytest.raises(ValueError, match=r"results must be a folder|--storage must be a"):
-        load_tuned(tmp_path / "deeper" / "results", storage)
+def test_studies_that_are_not_there_leave_no_file_or_folder(tmp_path):
+    with pytest.raises(ValueError, match=r"results must be a folder"):
+        load_tuned(tmp_path / "deeper" / "results")
 
     assert files_of(tmp_path) == {}
 
 
 def test_a_line_that_is_still_being_written_is_left_to_its_writer(tmp_path):
-    open_storage(None, tmp_path).create_new_study([optuna.study.StudyDirection.MINIMIZE], "first")
+    open_storage(tmp_path).create_new_study([optuna.study.StudyDirection.MINIMIZE], "first")
     journal = tmp_path / JOURNAL
     with journal.open("ab") as file:
         file.write(b'{"op_code": 0, "worker')
     journal.chmod(0o444)
     before = files_of(tmp_path)
 
-    names = optuna.get_all_study_names(open_storage(None, tmp_path, read_only=True))
+    names = optuna.get_all_study_names(open_storage(tmp_path, read_only=True))
 
     assert names == ["first"]
-    assert files_of(tmp_path) == before
-
-
-def test_a_database_is_read_as_it_is(tmp_path):
-    url = f"sqlite:///{tmp_path}/tuning.db"
-    optuna.create_study(study_name="first", storage=url)
-    before = files_of(tmp_path)
-
-    assert optuna.get_all_study_names(open_storage(url, tmp_path, read_only=True)) == ["first"]
     assert files_of(tmp_path) == before
 
 
@@ -51,4 +39,4 @@ def test_a_journal_that_is_read_cannot_be_written(tmp_path):
     (tmp_path / JOURNAL).touch()
 
     with pytest.raises(AssertionError, match="must not be written"):
-        optuna.create_study(storage=open_storage(None, tmp_path, read_only=True))
+        optuna.create_study(storage=open_storage(tmp_path, read_only=True))

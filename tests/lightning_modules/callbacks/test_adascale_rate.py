@@ -28,6 +28,7 @@ def rated(fit, line, plan, batches, noting):
                 start_lr=0.1,
                 peak_lr=0.1,
                 warmup_epochs=0,
+                warmup_steps=0,
                 steps_per_epoch=4,
                 decay=lambda epoch: 1 / (1 + epoch),
             ),

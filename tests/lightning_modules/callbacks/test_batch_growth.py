@@ -34,6 +34,9 @@ GROWING = (
 )
 
 
+SEESAW = ("schedule=seesaw", "schedule.rate_exponent=-0.5", "batch=256", "epochs=4")
+
+
 def column(record, name):
     return [row[name] for row in record["curve"]]
 
@@ -67,6 +70,15 @@ def test_a_planned_growth_multiplies_the_batch_and_then_the_rate_decays(run_word
     assert (record["realised_batch_min"], record["realised_batch_max"]) == (256, 1024)
 
 
+def test_seesaw_grows_the_batch_and_lowers_the_rate_at_once(run_words):
+    """At epochs 2 and 3 of 4; 32 steps of 256, then 16 of 512, 8 of 1,024."""
+    record = run_words(*STILL, *SEESAW)
+
+    assert column(record, "realised_batch") == [256, 256, 512, 1024]
+    assert column(record, "step") == [32, 64, 80, 88]
+    assert column(record, "lr") == pytest.approx([1e-7, 1e-7, 1e-7 / 2**0.5, 5e-8])
+
+
 def test_a_measured_growth_comes_when_the_noise_is_above_the_batch(run_words):
     """1,024 is above 256 and below 4,096, so the batch grows once, without any milestone."""
     words = ("schedule.growth=measured", "schedule.milestones=[]", "schedule.factor=16")
@@ -90,10 +102,19 @@ def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(ru
     [
         (*ADASCALE, "epochs=2"),
         (*GROWING, "schedule.growth=measured"),
+        SEESAW,
+        ("schedule=wsd", "schedule.cooldown=0.5", "batch=256", "epochs=3"),
         (*GROWING, "optimizer=vr_sgd", "optimizer.gradient_span=64"),
         (*GROWING, "data.num_train_examples=2560"),  # 40 micro-batches, then 32 in an epoch
     ],
-    ids=["adascale", "measured growth", "planned growth, with parts looked at", "shorter epochs"],
+    ids=[
+        "adascale",
+        "measured growth",
+        "seesaw",
+        "wsd",
+        "planned growth, with parts looked at",
+        "shorter epochs",
+    ],
 )
 def test_what_was_decided_survives_a_resume(run_words, words):
     """Moving weights, so that the noise changes from step to step."""
@@ -110,7 +131,7 @@ def test_what_was_decided_survives_a_resume(run_words, words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [ADASCALE, (*GROWING, "schedule.growth=measured")])
+@pytest.mark.parametrize("words", [ADASCALE, (*GROWING, "schedule.growth=measured"), SEESAW])
 def test_one_rank_and_two_decide_alike(sweep_here, tmp_path, words):
     curves = []
     for devices in (1, 2):

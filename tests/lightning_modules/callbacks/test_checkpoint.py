@@ -8,6 +8,7 @@ from ranks import ask_ranks, stops
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.checkpoint import RunCheckpoint, Stopped, StopRequest
+from lightning_modules.callbacks.curve import Clock
 
 
 @pytest.fixture
@@ -22,6 +23,7 @@ def saving(plan, tmp_path):
             plan=plan(),
             contract=contract,
             stop=StopRequest(lambda: is_requested, rank=0),
+            clock=Clock(),
             can_stop=lambda: can_stop,
             on_epoch=on_epoch,
         )
@@ -49,7 +51,8 @@ class Dying:
     """A Trainer whose process dies in the middle of a write."""
 
     should_stop = False
-
+    current_epoch = 0
+    max_epochs = 1
     is_global_zero = True
 
     def save_checkpoint(self, path):

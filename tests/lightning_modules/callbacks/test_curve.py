@@ -6,6 +6,7 @@ import pytest
 
 from lightning_modules.callbacks import curve as curve_module
 from lightning_modules.callbacks.curve import Clock, Curve
+from sweeper.spec.noise import NOISE_COLUMNS
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def train_epoch(clock, pass_time, *, training, validation):
     pass_time(training)
     clock.on_steps_end(None, None)
     pass_time(validation)
-    clock.end_epoch()
+    clock.end_lap()
 
 
 def test_validation_counts_as_elapsed_but_not_as_training(pass_time):
@@ -52,7 +53,7 @@ def test_time_between_attempts_is_not_counted(pass_time):
     pass_time(7)
     after.on_steps_end(None, None)
     pass_time(1)
-    after.end_epoch()
+    after.end_lap()
 
     assert (after.train_s, after.elapsed_s) == (22, 25)
 
@@ -74,7 +75,9 @@ def test_an_epochs_row_has_the_columns_of_what_was_measured(
         "realised_batch": 4,
         "examples_seen": 8,
         "lr": 0.1,
-        "noise_scale": None,
+        **dict.fromkeys(("beta1", "beta2", "eps", "ema_decay")),
+        "weight_decay": 0.0,
+        **dict.fromkeys(NOISE_COLUMNS),
         "elapsed_s": 0.0,
         "val_loss": 0.5,
         "depth": 3.0,

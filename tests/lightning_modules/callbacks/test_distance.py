@@ -24,7 +24,7 @@ def distance_after(change, trainer=FirstRank):
     model.setup("fit")
     with torch.no_grad():
         change(model.layers)
-    distance.on_train_epoch_end(trainer, model)
+    distance.on_evaluated(trainer, model)
     return distance.columns["distance_from_start"]
 
 

@@ -16,8 +16,11 @@ def evaluated(fit, line, plan, batches):
     def run(num_examples, *, rank=0, devices=1, in_whole=False, average=None):
         data, module, was_training = Numbers(0), line(), []
         module.layers.register_forward_hook(lambda layer, *_: was_training.append(layer.training))
-        evaluation = Evaluation(("loss",), average=average)
-        split = plan(rank=rank, devices=devices).split(0)
+        of_run = plan(examples=4, rank=rank, devices=devices)
+        evaluation, split = (
+            Evaluation(of_run.is_evaluated, ("loss",), average=average),
+            of_run.split(0),
+        )
         bounds = val_bounds(num_examples, split=split, rank=rank, in_whole_micro_batches=in_whole)
         before = [average] if average else []
         fit(module, [*before, evaluation], batches(2), val=ValBatches(data, bounds))
@@ -44,9 +47,12 @@ def test_an_average_of_the_weights_is_evaluated_in_place_of_them(evaluated):
     assert columns == pytest.approx({"val_loss": 0.95**2 * 6 / 2})
 
 
-def test_a_rank_without_examples_passes_over_one_and_counts_none(fit, line, batches):
+def test_a_rank_without_examples_passes_over_one_and_counts_none(fit, line, plan, batches):
     """Lightning skips an empty loop, and the other ranks would wait for this one's sums."""
-    data, evaluation = Numbers(0), Evaluation(("loss",), average=None)
+    data, evaluation = (
+        Numbers(0),
+        Evaluation(plan(examples=4).is_evaluated, ("loss",), average=None),
+    )
 
     fit(line(), [evaluation], batches(2), val=ValBatches(data, []))
 

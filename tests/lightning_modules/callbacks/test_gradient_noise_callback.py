@@ -39,6 +39,8 @@ def test_the_noise_scale_of_an_epoch_is_a_ratio_of_means(fit, line, noise, unequ
     fit(line(), [noise], unequal)
 
     assert noise.columns["noise_scale"] == pytest.approx(64 / 9.25)
+    numerator, denominator = noise.columns["gradient_variance"], noise.columns["gradient_signal"]
+    assert (numerator, denominator) == pytest.approx((32, 9.25 / 2))
 
 
 @pytest.mark.parametrize(("finite", "scale"), [(2, pytest.approx(64 / 9)), (0, None)])
@@ -48,7 +50,8 @@ def test_a_step_that_is_not_finite_is_not_counted(
     fit(line(), [noise], [*unequal[:finite], *batches(2, math.inf)])
 
     assert noise.step_noise is None
-    assert noise.columns == {"noise_scale": scale}
+    assert noise.columns["noise_scale"] == scale
+    assert (noise.columns["norm_test"] is None) == (scale is None)
 
 
 def test_an_epoch_goes_on_with_the_steps_it_has_had(fit, line, noise, batches):

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lightning_modules.callbacks.batch_growth import MeasuredGrowth
+from lightning_modules.callbacks.measured_noise import MeasuredGrowth
 
 
 @pytest.fixture

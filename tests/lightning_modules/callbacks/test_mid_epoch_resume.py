@@ -5,6 +5,7 @@ from line import Numbers
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.checkpoint import RunCheckpoint, Stopped, StopRequest
+from lightning_modules.callbacks.curve import Clock
 from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
 from lightning_modules.data.batches import MicroBatches
@@ -24,6 +25,7 @@ def numbers_trained(plan, fit, line, tmp_path):
             plan=of_run,
             contract=contract,
             stop=StopRequest(lambda: contract.steps == stop_after, rank=0),
+            clock=Clock(),
             can_stop=lambda: contract.steps == stop_after,
             on_epoch=lambda: None,
         )

@@ -98,7 +98,7 @@ def test_where_all_parts_agree_the_gradient_is_kept_whatever_its_size(size):
     """In float32, where the square of 1e15 over 1e-30 would overflow."""
     gradients = [torch.full((3,), size), torch.zeros(3)]
 
-    agreed, nothing = signal_to_noise(gradients, [g.square() for g in gradients], floor=0.1)
+    agreed, nothing = (signal_to_noise(g, g.square(), floor=0.1) for g in gradients)
 
     assert agreed.tolist() == [1.0, 1.0, 1.0]
     assert nothing.tolist() == pytest.approx([0.1, 0.1, 0.1])
@@ -108,6 +108,6 @@ def test_the_ratio_of_small_gradients_is_that_of_large_ones():
     """Ratios of 1 and 3 become 0.5 and 1."""
     signals = torch.tensor([1.0, 3.0]).sqrt()
 
-    (found,) = signal_to_noise([signals * 1e-13], [(signals**2 + 1) * 1e-26], floor=0.1)
+    found = signal_to_noise(signals * 1e-13, (signals**2 + 1) * 1e-26, floor=0.1)
 
     assert found.tolist() == pytest.approx([0.5, 1.0], rel=1e-5)

@@ -118,6 +118,24 @@ def test_views_are_functions_of_seed_epoch_and_example(data):
     assert not torch.equal(views[0], views[3])
 
 
+def test_letters_are_not_mirrored_and_scans_are_taken_whole(data, folder_tree):
+    """The same parts with `crop`, half of which were mirrored; training as in validation: `none`"""
+    positions = torch.arange(12)
+    mirrored, _ = data.train_examples(positions)
+    upright, _ = opened(folder_tree, augment="crop").train_examples(positions)
+    whole = opened(folder_tree, augment="none")
+    plain, _ = whole.train_examples(positions)
+    whole.set_epoch(0, 1)
+
+    same = [torch.equal(a, b) for a, b in zip(mirrored, upright, strict=True)]
+    assert 0 < sum(same) < 12
+    assert [torch.equal(a.flip(-1), b) for a, b in zip(mirrored, upright, strict=True)] == [
+        not is_same for is_same in same
+    ]
+    assert torch.equal(whole.train_examples(positions)[0], plain)
+    assert not torch.equal(plain, upright)
+
+
 @pytest.mark.slow
 def test_random_parts_are_distributed_as_torchvisions():
     ramp = torch.arange(200, dtype=torch.uint8)

@@ -51,13 +51,24 @@ def test_images_in_parquet_are_counted(tmp_path):
     assert [found[key] for key in COUNTS] == [3, 4, 2]
 
 
-def test_the_sequences_of_a_text_are_counted(tmp_path):
+@pytest.mark.parametrize(("stated", "counted"), [(None, 75), (40, 40)])
+def test_the_sequences_of_a_text_are_counted_and_a_part_may_be_trained_on(
+    tmp_path, stated, counted
+):
     (tmp_path / "text").write_bytes(bytes(1001))  # 100 sequences of 10, and a last symbol
-    group = {"_target_": "lightning_modules.data.text.TextBytes", "root": str(tmp_path / "text")}
+    group = {"_target_": "lightning_modules.data.text.TextTokens", "root": str(tmp_path / "text")}
 
-    found = fill_counts({**group, "length": 10, "num_train_examples": None, "num_val_examples": 25})
+    found = fill_counts(
+        {
+            **group,
+            "vocabulary": 256,
+            "length": 10,
+            "num_train_examples": stated,
+            "num_val_examples": 25,
+        }
+    )
 
-    assert found["num_train_examples"] == 75
+    assert found["num_train_examples"] == counted
 
 
 @pytest.mark.parametrize(

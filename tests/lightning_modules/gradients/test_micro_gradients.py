@@ -1,5 +1,7 @@
 """The optimizer sees each micro-batch's own gradient, whatever accumulation does with it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -18,10 +20,16 @@ def accumulate(weight, *, loss_scale=1.0, inputs=INPUTS):
         ((row * weight).sum() * loss_scale / len(inputs)).backward()
 
 
+def trainer(accumulation_steps, loss_scale):
+    scaler = SimpleNamespace(get_scale=lambda: loss_scale)
+    plugin = SimpleNamespace(scaler=scaler)
+    return SimpleNamespace(accumulate_grad_batches=accumulation_steps, precision_plugin=plugin)
+
+
 def watched(statistic, *, loss_scale=1.0):
     weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     micro = MicroGradients(statistic)
-    micro.watch([weight], accumulation_steps=lambda: len(INPUTS), loss_scale=lambda: loss_scale)
+    micro.watch([weight], trainer(len(INPUTS), loss_scale))
     return weight, micro
 
 
@@ -60,7 +68,7 @@ def test_a_step_that_the_loss_scaler_skipped_leaves_nothing_behind():
 def test_a_weight_that_a_micro_batch_leaves_out_has_no_gradient_of_it():
     used, seldom = (torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
     micro = MicroGradients(torch.square)
-    micro.watch([seldom, used], accumulation_steps=lambda: 4, loss_scale=lambda: 1.0)
+    micro.watch([seldom, used], trainer(4, 1.0))
     accumulate(used)
     accumulate(seldom, inputs=INPUTS[:1])
 

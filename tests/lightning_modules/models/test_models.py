@@ -1,13 +1,14 @@
 """Models: the sizes of the papers, small images, and what each refuses."""
 
 import copy
+import math
 
 import pytest
 import torch
 import yaml
 from torch import nn
 
-from lightning_modules.models.byte_transformer import ByteTransformer
+from lightning_modules.models.gpt import GPT
 from lightning_modules.models.small_cnn import SmallCNN
 from lightning_modules.modules.classifier import score
 from sweeper import CONFIG_FOLDER
@@ -83,10 +84,6 @@ def test_the_last_layer_may_start_as_goyals():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"name": "resnet5"},
-            r"must be a model of torchvision; got .*'resnet5'\. Did you",
-        ),
         ({"name": "alexnet", "stem": "small"}, r"model\.stem=small is for ResNets; got .*alexnet"),
         ({"name": "alexnet", "head_std": 0.1}, r"model\.head_std is for ResNets"),
     ],
@@ -100,14 +97,12 @@ def test_timm_models_take_the_images_and_classes_of_the_data():
     pytest.importorskip("timm")
 
     assert model("timm", MNIST, name="resnet10t").eval()(torch.zeros(2, *MNIST)).shape == (2, 10)
-    with pytest.raises(ValueError, match=r"must be a model of timm; got model\.name='no_such'"):
-        model("timm", MNIST, name="no_such")
 
 
 @pytest.fixture
 def transformer():
     torch.manual_seed(0)
-    return ByteTransformer((16,), 256, width=32, depth=2, heads=4)
+    return GPT((16,), 256, width=32, depth=2, heads=4)
 
 
 def test_no_byte_sees_those_after_it(transformer):
@@ -156,4 +151,35 @@ def test_gradients_of_the_small_network_have_the_layout_of_its_images():
 
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(ValueError, match=r"must divide model\.width; got heads=3, width=128\."):
-        model("byte_transformer", (8,), heads=3)
+        model("gpt", (8,), heads=3)
+
+
+def test_a_gpt_comes_with_a_text_and_a_training_of_its_own(grid):
+    (config,) = grid("model=gpt", "epochs=2")
+
+    assert config["data"]["name"] == "python_source"
+    assert config["optimizer"]["name"] == "adamw"
+    assert (config["metric"], config["bn_span"], config["epochs"]) == ("val_loss", 1, 2)
+    (plain,) = grid("model=gpt", "module=classifier")
+    assert plain["data"]["_target_"].endswith("Digits")
+
+
+def test_a_gpt_learns_a_text_and_its_perplexity_is_that_of_its_loss(run_words, tmp_path):
+    (tmp_path / "letters").write_text("abcdefghij" * 500)
+    words = ["model=gpt", "model.width=16", "model.heads=2", "model.depth=1", "data=text"]
+    words += ["data.name=a", f"data.root={tmp_path / 'letters'}", "data.length=9", "batch=64"]
+    words += [
+        "data.num_val_examples=43",
+        "data.num_train_examples=512",
+        "base_lr=0.03",
+        "precision=64-true",
+        "epochs=5",
+    ]
+
+    whole, parts = (run_words(*words, f"micro_batch={m}", name=f"{m}") for m in (64, 16))
+
+    for row in whole["curve"]:
+        assert row["metrics"]["val_perplexity"] == pytest.approx(math.exp(row["val_loss"]), 1e-12)
+    assert whole["curve"][-1]["metrics"]["val_perplexity"] < 3 < 200
+    for one, other in zip(whole["curve"], parts["curve"], strict=True):
+        assert one["val_loss"] == pytest.approx(other["val_loss"], rel=1e-9)

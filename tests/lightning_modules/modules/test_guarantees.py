@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from lightning_modules.data.own_loaders import Request
 from lightning_modules.data.randomness import seed_everything
+from lightning_modules.modules import trial_steps
 from lightning_modules.modules.comparisons import fingerprint, is_same_example
 from lightning_modules.modules.own_project import facts
 from lightning_modules.modules.trial_findings import check_seeds, findings
@@ -416,6 +417,13 @@ def test_what_does_not_hold_is_found_out_and_nothing_else(module, name, holds, m
     assert message in found[name]["message"]
 
 
+@pytest.mark.parametrize(("module", "additive"), [(Line, True), (Assigned, False)])
+def test_gradients_of_large_models_are_compared_in_fewer_numbers(module, additive, monkeypatch):
+    monkeypatch.setattr(trial_steps, "_ENTRIES", 8)
+
+    assert held(look(module)) == {**ALL, "additive loss": additive}
+
+
 def test_what_a_step_recalls_of_the_one_before_is_lost():
     found = look(Recalling)
 
@@ -579,8 +587,18 @@ def test_a_project_that_seeds_generators_is_found_out():
     assert {*seeds} == {42}
     assert torch.initial_seed() == 42
     assert (torch.manual_seed, random.seed, np.random.seed) == before
-    holds = {run_seed: held(check_seeds(seeds, run_seed)) for run_seed in (0, 42)}
+    holds = {run_seed: held(check_seeds(seeds, run_seed, {"width": 42})) for run_seed in (0, 42)}
     assert holds == {0: {"seeds apply": False}, 42: {"seeds apply": None}}
+
+
+def test_a_project_that_seeds_with_the_runs_seed_as_it_is_told_has_done_enough():
+    settings = {"module.random_seed": 42}
+
+    found = check_seeds([42], 42, settings)["seeds apply"]
+
+    assert (found["holds"], found["seed"]) == (True, 42)
+    assert "module.random_seed" in found["message"]
+    assert held(check_seeds([7], 42, settings)) == {"seeds apply": False}
 
 
 def test_items_of_a_loss_weigh_its_parts():
@@ -618,3 +636,122 @@ def test_the_examples(monkeypatch, example, module, data, additive):
     assert held(found["found"]) == {**ALL, "additive loss": additive, "seeds apply": True}
     for name in [name for name in sys.modules if name.partition(".")[0] == example]:
         monkeypatch.delitem(sys.modules, name)
+
+
+class FollowingPlateau(Line):
+    """Follows a value by step: its own of each micro-batch, or one that no step logs."""
+
+    def __init__(self, monitor="loss"):
+        super().__init__()
+        self.monitor = monitor
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.parameters(), lr=0.1)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        follows = {"monitor": self.monitor, "interval": "step", "strict": False}
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, **follows}}
+
+
+def test_a_scheduler_that_follows_a_micro_batch_is_told():
+    found = look(FollowingPlateau)["fixed rates"]
+
+    assert found["holds"] is False
+    assert "follows loss from step to step" in found["message"]
+    assert look(lambda: FollowingPlateau("val/loss"))["fixed rates"]["holds"]
+
+
+class Cycling(Line):
+    """OneCycle writes the first beta."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.1, weight_decay=0.2)
+        one_cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 120)
+        return [optimizer], [{"scheduler": one_cycle, "interval": "step"}]
+
+
+def test_the_settings_of_groups_and_those_that_schedulers_write_are_told():
+    plain, cycling = (look(module)["fixed rates"] for module in (Line, Cycling))
+
+    assert plain["settings"][0]["betas"] == (0.9, 0.999)
+    assert cycling["settings"][0]["weight_decay"] == 0.2
+    assert cycling["settings"][0]["betas"] is None
+
+
+class InFloat32(Line):
+    """Computes its loss in float32, as causal models of Hugging Face do."""
+
+    def training_step(self, batch):
+        return self.layers(batch).float().square().mean()
+
+
+class SummedInFloat32(Line):
+    def training_step(self, batch):
+        return self.layers(batch).float().square().sum()
+
+
+def test_a_module_that_computes_in_float32_is_judged_by_its_rounding():
+    assert held(look(InFloat32)) == ALL
+    assert look(InFloat32)["additive loss"]["in_float32"]
+    assert not look(Line)["additive loss"]["in_float32"]
+    assert look(SummedInFloat32)["additive loss"]["holds"] is False
+
+
+class Net(nn.Module):
+    """A model for our classifier."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.layer = nn.Linear(int(np.prod(input_shape)), num_classes)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+
+
+class Spectral(Net):
+    """Its buffers change in each pass."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        self.layer = nn.utils.parametrizations.spectral_norm(self.layer)
+
+
+class Centred(Net):
+    """Looks at a whole micro-batch."""
+
+    def forward(self, images):
+        outputs = super().forward(images)
+        return outputs - outputs.mean(0)
+
+
+class Counting(Net):
+    calls = 0
+
+    def forward(self, images):
+        self.calls += self.training
+        return super().forward(images) / (1 + self.calls / 100)
+
+
+class Dropping(Net):
+    def forward(self, images):
+        return functional.dropout(super().forward(images), 0.5, self.training)
+
+
+@pytest.mark.parametrize(
+    ("model", "lacking"),
+    [
+        (Net, []),
+        (Spectral, ["additive loss"]),
+        (Centred, ["additive loss"]),
+        (Counting, ["additive loss", "whole checkpoint"]),
+        (Dropping, ["keyed draws"]),
+    ],
+)
+def test_a_model_of_ones_own_in_our_classifier_is_tried_like_a_module(grid, model, lacking):
+    (config,) = grid("model=own", f"model._target_={__name__}.{model.__name__}")
+
+    found = facts(config)
+
+    assert held(found["found"]) == {name: name not in lacking for name in [*ALL, "seeds apply"]}
+    assert facts(
+        {**config, "model": {"_target_": "lightning_modules.models.small_cnn.SmallCNN"}}
+    ) == {"num_train_examples": 61_440}

@@ -63,8 +63,8 @@ def test_an_exempt_layer_takes_the_raw_rate(model):
 def test_without_timm_its_optimizers_say_what_to_install(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm.optim", None)
     message = (
-        r"^optimizers lars, lamb, vr_lars and vr_lamb need the package timm; it is not installed\. "
-        r"Install it with: pip install 'batch-sweeper\[timm\]'$"
+        r"^optimizers lars, lamb, vr_lars, vr_lamb and muon need the package timm; it is not "
+        r"installed\. Install it with: pip install 'batch-sweeper\[timm\]'$"
     )
 
     with pytest.raises(ValueError, match=message):

@@ -48,7 +48,7 @@ def test_plan_prints_a_table_and_starts_nothing(command, results):
     said = command("plan", *words).stdout
 
     assert "batch=15360" in said
-    assert "1 run, 1 of them new. Nothing was started." in said
+    assert "1 run, new. Nothing was started." in said
     assert sorted(results.rglob("*")) == before
 
 
@@ -177,3 +177,32 @@ def test_starting_over_takes_merged_rows_out_again(sweep_here, results):
     assert runs.run_id.is_unique
     assert sorted(runs.attempt) == [1, 2]
     assert len(pd.read_parquet(results / "superseded/runs")) == 1
+
+
+def test_a_run_that_is_deleted_is_trained_again_and_its_row_is_kept(sweep_here, command, tmp_path):
+    words = [*SHORT, "batch=7680,15360"]
+    sweep_here(tmp_path, *words)
+    command("compact", tmp_path)
+    before = pd.read_parquet(tmp_path / "runs")
+
+    command("delete", before.run_id[0][:6], "--results", tmp_path)
+
+    assert list(pd.read_parquet(tmp_path / "runs").run_id) == [before.run_id[1]]
+    assert list(pd.read_parquet(tmp_path / "superseded/runs").run_id) == [before.run_id[0]]
+    assert not (tmp_path / "attempts" / before.run_id[0]).exists()
+    assert sweep_here(tmp_path, *words) == 0
+    assert {*pd.read_parquet(tmp_path / "runs").run_id} == {*before.run_id}
+
+
+def test_what_runs_or_is_unknown_is_not_deleted(command, grid, tmp_path):
+    ledger = Ledger(tmp_path)
+    ledger.prepare()
+    attempt = Attempt.begin(run_spec(grid(*SHORT)[0]), ledger, 1)
+
+    held = command("delete", attempt.spec.run_id, "--results", tmp_path)
+    unknown = command("delete", "abc", "--results", tmp_path)
+
+    assert "which is running. Stop its sweep first." in held.stderr
+    assert "A run must be named by its id; got abc." in unknown.stderr
+    assert held.returncode == unknown.returncode == 2
+    assert attempt.folder.is_dir()

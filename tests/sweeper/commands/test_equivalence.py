@@ -150,6 +150,8 @@ def test_a_users_module_is_compared_and_what_makes_it_differ_is_said(
         ({"value": 2.51, "difference": 0.1}, "DIFFERS"),
         ({"value": 2.51, "precision": "32-true"}, "rounding"),
         ({"value": 2.51, "is_reproducible": True}, "value DIFFERS"),
+        ({"difference": 2e-8}, "DIFFERS"),
+        ({"difference": 2e-8, "in_float32": True}, "rounding"),
     ],
 )
 def test_a_metric_that_differs_is_told_where_the_weights_agree(changes, verdict):
@@ -157,7 +159,7 @@ def test_a_metric_that_differs_is_told_where_the_weights_agree(changes, verdict)
     same = {
         "split": split, "precision": "64-true", "difference": 0.0, "same_lr": True, "steps": 3,
         "value": 2.5, "first_value": 2.5, "has_batchnorm": False, "is_own": True,
-        "is_reproducible": False,
+        "in_float32": False, "is_reproducible": False,
     }  # fmt: skip
 
     row = Trained(**same | changes)
@@ -181,6 +183,14 @@ def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_ho
     ]
     assert find_reasons(run_spec({**own, "guarantees": list(OF_LAYOUTS)})) == []
     assert find_reasons(run_spec(grid("bn_span=80")[0])) == []
+
+
+def test_a_schedule_in_parts_of_the_training_is_compared_over_an_epoch(capsys):
+    words = ["schedule=seesaw", "epochs=32", "warmup=2", "batch=256", "bn_span=128"]
+    data = ["data.num_train_examples=1024", "--layouts=1x1,1x2", "--precision=64-true"]
+
+    assert main([*words, *data]) == 0
+    assert "same" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("layout", ["2by4", "2x4x1", "0x4", "x"])

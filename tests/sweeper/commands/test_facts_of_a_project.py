@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from sweeper.commands import project_facts
 from sweeper.commands.checks import project
@@ -12,7 +13,11 @@ from sweeper.commands.checks.project import project_checks
 from sweeper.commands.doctor import main
 from sweeper.commands.overrides import add_own_classes
 from sweeper.commands.project_facts import add_facts
-from sweeper.console.planned_runs import describe_guarantees, describe_rates
+from sweeper.console.planned_runs import (
+    describe_guarantees,
+    describe_rates,
+    describe_settings,
+)
 from sweeper.launch.ask_process import _answer
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import find_warnings
@@ -20,8 +25,8 @@ from sweeper.spec.worker_args import METRIC_NOT_LOGGED
 from sweeper.store.row import planned_columns
 
 WORDS = [
-    "module=own", "module._target_=nowhere.Module", "data=own", "data._target_=nowhere.Data",
-    "batch=32",
+    "module=own", "module._target_=strangers.Module",
+    "data=own", "data._target_=strangers.DataModule", "batch=32",
 ]  # fmt: skip
 METRIC = ["metric=val/loss", "metric_mode=min", "base_batch=32"]
 FOUND = {
@@ -99,6 +104,19 @@ def test_an_installation_that_cannot_be_imported_is_said(monkeypatch, tmp_path):
     assert "ModuleNotFoundError: import of lightning_modules.answers" in output.read_text()
 
 
+def test_a_process_that_the_kernel_kills_is_told_by_its_signal(grid, tmp_path, monkeypatch):
+    """A module may need more memory than there is as soon as it is made."""
+    (tmp_path / "huge.py").write_text("import os\n\ndef make():\n    os.kill(os.getpid(), 9)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [
+        word.replace("strangers.Module", "huge.make").replace("strangers.DataModule", "huge.make")
+        for word in WORDS
+    ]
+
+    with pytest.raises(ValueError, match=r"module and data must be created .*: killed by SIGKILL"):
+        list(add_facts(grid(*words, *METRIC), tmp_path))
+
+
 def test_a_project_is_looked_at_once_whatever_is_swept(fill):
     configs = [*fill(*WORDS, "seed=0,1", "warmup=0,5"), *fill(*WORDS, "epochs=3")]
 
@@ -156,6 +174,55 @@ def test_what_was_found_to_hold_is_in_the_row_and_the_plan_and_nothing_else(fill
     confirmed = f"Confirmed for Module: {', '.join(held)}; not confirmed: "
     assert describe_guarantees(spec).startswith(confirmed)
     assert "peak lr is a factor on the rates that the optimizers and sched" in describe_rates(spec)
+    assert "from base_batch=32, at which it is 1." in describe_rates(spec)
+
+
+GROUPS = [{"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}, {"betas": [0.8, 0.99]}]
+WRITTEN = [{**GROUPS[0], "betas": None}]  # by OneCycle
+RULE = ["lr_rule=half_life", "base_batch=16"]
+
+
+def plan_settings(fill, *words, groups=GROUPS):
+    rates = {"holds": True, "settings": groups}
+    (config,) = fill(*WORDS, *METRIC, *words, found={**FOUND, "fixed rates": rates})
+    return run_spec(config)
+
+
+def test_the_settings_of_the_modules_own_groups_are_planned(fill):
+    """Twice the batch: the first group's second beta is squared."""
+    spec = plan_settings(fill, *RULE)
+
+    columns = planned_columns(spec)
+    assert (columns["beta1"], columns["beta2"]) == pytest.approx((0.9, 0.999**2))
+    assert describe_settings(spec) == (
+        "batch 32: beta1 0.9, beta2 0.998001, eps 1e-08, weight_decay 0.1 (base_batch=16)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "groups", "said"),
+    [
+        (RULE, WRITTEN, "the run's rules set betas, so all groups .* OneCycleLR .* got Module"),
+        (RULE, [{"momentum": 0.9}], "the run's rules set betas, so all groups of an optimizer"),
+        (["lr_rule=adam_sde", "base_batch=2"], GROUPS, r"below 1; got beta=0\.9, batch=32, base"),
+        (["wd_rule=timescale"], GROUPS, "set weight_decay, so all groups .* got Module"),
+    ],
+)
+def test_a_rule_that_does_not_fit_the_modules_optimizers_is_refused(fill, words, groups, said):
+    with pytest.raises(ValueError, match=said):
+        plan_settings(fill, *words, groups=groups)
+
+
+def test_settings_that_no_rule_sets_may_change(fill):
+    assert plan_settings(fill, "lr_rule=linear", groups=WRITTEN).mappings == {}
+
+
+def test_settings_that_are_not_found_out_are_told_by_the_run(fill):
+    (config,) = fill(*WORDS, *METRIC, *RULE)
+
+    assert describe_settings(run_spec(config)) == (
+        "batch 32: betas known when it starts (base_batch=16)."
+    )
 
 
 def test_of_our_module_nothing_is_to_be_found_out(fill):
@@ -215,6 +282,35 @@ def test_the_doctor_says_what_fails_the_first_steps(
     assert check.found == why.removeprefix("ValueError: ")
 
 
+@pytest.mark.parametrize(
+    ("why", "is_ours"),
+    [
+        ("ValueError: batch must be one. Give one", True),
+        ("lightning_modules.callbacks.batch_contract.BatchContractBroken: no step", True),
+        ("ValueError: could not convert string to float, in my.py, line 3", False),
+    ],
+)
+def test_the_doctor_does_not_call_our_refusals_errors_of_the_user(
+    fill, grid, tmp_path, monkeypatch, why, is_ours
+):
+    fill(*WORDS)
+    monkeypatch.setattr(project, "find_error", lambda config: why)
+    (config,) = grid(*WORDS, *METRIC, f"results={tmp_path}")
+
+    _, check, *_ = project_checks(config)
+
+    assert check.found.startswith("sweeper cannot train it, because ") == is_ours
+    assert (check.do == "") == is_ours
+
+
+def test_a_seed_that_a_module_is_given_as_a_number_holds_for_that_seed(fill):
+    found = {"seeds apply": {"holds": True, "message": "it is", "do": "", "seed": 1}}
+
+    configs = fill(*WORDS, *METRIC, "seed=1,2", found=found)
+
+    assert ["seeds apply" in config["guarantees"] for config in configs] == [True, False]
+
+
 def test_the_doctor_says_what_a_sweep_would_refuse(fill, grid, tmp_path):
     fill(*WORDS)
     (config,) = grid(*WORDS, "warmup=5", "epochs=4", f"results={tmp_path}")
@@ -223,6 +319,16 @@ def test_the_doctor_says_what_a_sweep_would_refuse(fill, grid, tmp_path):
 
     assert (check.severity, check.what) == (Severity.BROKEN, "config")
     assert check.found.startswith("warmup must be shorter than the training; got warmup=5")
+
+
+def test_the_doctor_takes_a_batch_that_few_data_have(fill, grid, tmp_path):
+    fill(*WORDS)
+    (config,) = grid(*WORDS[:4], "warmup=0", "epochs=4", f"results={tmp_path}", *METRIC)
+
+    _, batch, steps, *_ = project_checks(config, has_batch=False)
+
+    assert batch.found == "64 is checked, as the default is more than the data"
+    assert steps.severity == Severity.GOOD
 
 
 def test_the_doctor_tries_the_first_steps_in_a_process(monkeypatch, capsys, tmp_path):
@@ -247,7 +353,7 @@ def test_the_doctor_tells_what_cannot_be_made_and_refuses_our_module(grid, tmp_p
 
     assert check.severity is Severity.BROKEN
     assert check.found == "module and data must be made; got 1"
-    with pytest.raises(ValueError, match="doctor must be given a module of your own"):
+    with pytest.raises(ValueError, match="doctor must be given a module or a model of your own"):
         list(project_checks(grid()[0]))
 
 
@@ -257,13 +363,15 @@ def test_a_module_that_steps_by_hand_does_so_at_the_batch(fill):
     assert config["micro_batch"] == 16
 
 
-def test_data_that_can_only_be_iterated_are_for_one_rank_and_the_row_says_so(fill):
-    (config,) = fill(*WORDS, is_iterable=True)
+@pytest.mark.parametrize(("most", "words"), [(1, "1 with"), (2, "2 or less with")])
+def test_data_that_can_only_be_iterated_are_for_as_many_ranks_as_they_have_parts(fill, most, words):
+    (config,) = fill(*WORDS, f"devices={most}", is_iterable=True, most_ranks=most)
 
     assert config["data_order"] == "counted"
-    assert "iterable only" in next(iter(project_checks(config))).found
-    with pytest.raises(ValueError, match=r"devices x num_nodes must be 1 .* got 2 ranks"):
-        fill(*WORDS, "devices=2", is_iterable=True)
+    said = next(iter(project_checks(config))).found
+    assert said.endswith(f"in their own order, on at most {most} rank{'s' * (most > 1)}")
+    with pytest.raises(ValueError, match=rf"devices x num_nodes must be {words} .* got 4 ranks"):
+        fill(*WORDS, "devices=4", is_iterable=True, most_ranks=most)
 
 
 @pytest.mark.parametrize(
@@ -315,3 +423,36 @@ def test_names_that_no_file_would_keep_are_refused(fill, weights):
     """In JSON, and so in the run, 1 would have become '1'."""
     with pytest.raises(ValueError, match=r"^module.weights must have names as keys; got [01]\."):
         fill(*WORDS, f"+module.weights={weights}")
+
+
+@pytest.fixture
+def of_images(tmp_path):
+    """The words for two images on disk, and a network of the user's for them."""
+    for split in ("train", "val"):
+        for kind in ("cat", "dog"):
+            (tmp_path / split / kind).mkdir(parents=True)
+            Image.new("RGB", (8, 8)).save(tmp_path / split / kind / "a.jpg")
+    words = ["data=images", "data.name=pets", f"data.root={tmp_path}", "batch=2", "bn_span=1"]
+    return [*words, "model=own", "model._target_=provoked.Plain"]
+
+
+def test_the_doctor_counts_images_as_a_plan_does(grid, of_images, monkeypatch):
+    (config,) = grid(*of_images)
+
+    def look(configs, _):
+        raise ValueError(configs[0]["data"]["num_train_examples"])
+
+    monkeypatch.setattr(project, "find_facts", look)
+
+    assert [check.found for check in project_checks(config)] == ["2"]
+
+
+def test_a_network_is_tried_on_images_that_are_here(fill, of_images):
+    counts = ["data.num_classes=2", "data.num_train_examples=2", "data.num_val_examples=2"]
+    elsewhere = [*of_images, *counts, "data.root=elsewhere"]
+    elsewhere.remove(of_images[2])
+
+    fill(*elsewhere)
+    fill(*of_images, *counts)
+
+    assert [len(configs) for configs in fill.measured] == [1]

@@ -12,7 +12,7 @@ import analysis.cli
 from sweeper.commands import compact, show_plan, status
 from sweeper.commands.overrides import expand
 from sweeper.launch.slurm.job import Job
-from sweeper.launch.slurm.tickets import Ticket, Tickets
+from sweeper.launch.tickets import Ticket, Tickets
 from sweeper.spec import identity
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
@@ -137,11 +137,11 @@ def test_an_attempt_in_the_folder_of_another_run_is_not_known(foreign):
 def test_a_job_refuses_a_ticket_that_is_not_the_run_of_its_id(foreign, called, capsys):
     job = object.__new__(Job)
     job._ledger, job._tickets = Ledger(foreign), Tickets(Ledger(foreign))
-    job._policy = SimpleNamespace(pulling_jobs=None)
+    job._policy, job._say = SimpleNamespace(pulling_jobs=None), print
 
     assert job.run(["dddddddddddd"]) == 1
 
-    assert "run id must match its config" in capsys.readouterr().out
+    assert "a ticket must be of this version of sweeper" in capsys.readouterr().out
     assert not called.exists()
 
 

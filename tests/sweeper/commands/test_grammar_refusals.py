@@ -4,14 +4,11 @@ import sys
 
 import pytest
 from hydra.types import RunMode
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sweeper.commands.overrides import parse
-from sweeper.commands.refusals import check_config_dir, check_dashes, explain_error, refuse
+from sweeper.commands.refusals import check_dashes, explain_error, explain_unreadable, refuse
 from sweeper.commands.show_plan import configs_of, main
+from sweeper.console.printing import HintingParser
 from sweeper.spec.run_spec import run_spec
-from sweeper.upstream.hydras import quoted
 
 
 @pytest.mark.parametrize(
@@ -57,25 +54,6 @@ def test_a_key_that_is_given_as_a_flag_is_named(word, remedy, capsys):
     assert ended.value.code == 2
     said = f"An override must be KEY=VALUE, without dashes; got {word}. {remedy}"
     assert capsys.readouterr().err == f"Nothing was started.\n{said}\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "then"),
-    [
-        (["--cfg", "job"], "sweeper --cfg job"),
-        (["batch=256", "--cfg=job"], "sweeper --cfg job"),
-        (["--resolve"], "sweeper --resolve --cfg job"),
-        (["-sc", "install=bash"], "sweeper -sc install=bash"),
-    ],
-)
-def test_a_flag_that_shows_the_config_is_not_of_a_subcommand(words, then, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words)
-
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("Nothing was started.\n")
-    assert said.endswith(f" Write {then}, then your overrides.\n")
 
 
 def test_flags_of_hydras_are_no_keys():
@@ -141,13 +119,6 @@ def test_a_config_file_that_cannot_be_read_is_refused(text, wrong, tmp_path, cap
     assert wrong in refusal
 
 
-@given(st.text() | st.text(alphabet="\\'\"${}()[]=,:#%&|;* \t\n\udcffé"))
-def test_a_text_of_any_kind_is_a_value_in_the_grammar(text):
-    (override,) = parse([f"hydra.searchpath=[{quoted(text)}]"])
-
-    assert override.value() == [text]
-
-
 @pytest.mark.parametrize(
     "name", ["é", "a,b", "a=b", "[a]", "it's", 'a "b"', "${a}", "a\\'", " a # "]
 )
@@ -172,14 +143,34 @@ def test_a_config_folder_that_is_none_is_refused(command, words, flag):
     assert "--config-dir must be a folder; got " in said.stderr
 
 
-def test_a_config_of_the_users_folder_that_has_the_name_of_one_of_ours_is_told(tmp_path):
-    """Hydra would take ours without a word."""
-    (tmp_path / "data").mkdir()
-    for name in ("mnist", "photos"):
-        (tmp_path / f"data/{name}.yaml").touch()
+def test_a_refusal_of_a_word_with_a_line_break_is_a_line():
+    assert explain_unreadable("tags=a\nb (c", "").splitlines()[1:] == []
 
-    check_config_dir(str(tmp_path), ["-m", "data=photos,cifar10", "seed=1,2", f"+x=[{'y' * 999}]"])
-    with pytest.raises(ValueError, match=r"data=photos,mnist must choose one config") as refused:
-        check_config_dir(str(tmp_path), ["data=photos,mnist"])
 
-    assert str(refused.value).endswith(f"ln -s mnist.yaml {tmp_path}/data/my_mnist.yaml")
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("optimizer.momentum: 0.8", "a config file must nest its keys; got optimizer.momentum: "),
+        ("hydra.launcher.jobs: 2", "a config file must nest its keys; got hydra.launcher.jobs: "),
+        ("a.b: 1", "a.b must be a config key; got a.b="),
+        ("trainer: 1e5", "trainer must be a group; got trainer=100000.0"),
+        ("hydra: {sweeper: {params: [1]}}", "hydra.sweeper.params must give a grid"),
+    ],
+)
+def test_a_config_file_with_keys_of_another_form_is_refused(line, wrong, tmp_path, capsys):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_text(f"# @package _global_\n{line}\n")
+
+    assert main(["--config-dir", str(tmp_path), "+experiment=mine"]) == 2
+
+    assert wrong in capsys.readouterr().err
+
+
+def test_a_misspelt_option_or_choice_is_told_what_may_be_meant(capsys):
+    parser = HintingParser(prog="x")
+    parser.add_argument("--paper", choices=["goyal2017"])
+
+    for words, hint in ((["--papr"], "--paper"), (["--paper", "goyal"], "goyal2017")):
+        with pytest.raises(SystemExit):
+            parser.parse_args(words)
+        assert capsys.readouterr().err.endswith(f". Did you mean {hint}?\n")

@@ -17,7 +17,8 @@ from sweeper.commands.overrides import (
     preset_overrides,
     split_values,
 )
-from sweeper.upstream.hydras import compose_config
+from sweeper.commands.show_plan import configs_of
+from sweeper.upstream.hydras import VERSION_BASE, compose_config
 
 
 def test_a_grid_is_the_product_of_its_axes_in_order(grid):
@@ -35,6 +36,20 @@ def test_presets_are_looked_for_with_classes_of_ones_own(loader):
     assert preset_overrides(loader, words) == preset_overrides(loader, words[2:])
 
 
+def test_a_key_that_is_set_twice_is_refused_with_the_grid_that_is_meant(loader):
+    with pytest.raises(ValueError, match=r"^batch must be set once; .* each: batch=384,768\.$"):
+        preset_overrides(loader, ["batch=384", "seed=0", "batch=768"])
+
+
+@pytest.mark.parametrize(
+    ("word", "is_told"), [("3,840", True), ("16,384", True), ("64,128", False)]
+)
+def test_thousands_with_a_comma_are_told_to_be_two_batches(loader, capsys, word, is_told):
+    preset_overrides(loader, [f"batch={word}"])
+
+    assert ("is two batches" in capsys.readouterr().err) == is_told
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -48,7 +63,7 @@ def test_presets_are_looked_for_with_classes_of_ones_own(loader):
     ids=" ".join,
 )
 def test_a_point_is_what_hydra_itself_would_compose(grid, words):
-    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
+    with initialize_config_dir(**VERSION_BASE, config_dir=str(CONFIG_FOLDER)):
         hydras = plain_config(compose(CONFIG_NAME, words))
 
     assert grid(*words) == [hydras]
@@ -66,6 +81,7 @@ def composed(monkeypatch):
     compose_once = overrides._compose
     monkeypatch.setattr(overrides, "_compose", count)
     overrides._template.cache_clear()
+    overrides._own_choices.cache_clear()
     yield found
     overrides._template.cache_clear()
 
@@ -76,7 +92,7 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
 @pytest.mark.parametrize(
     ("words", "times"),
     [
-        (["+data.root=/x/${data.validation_fold}", "data.validation_fold=1,2"], 3),
+        (["+data.root=/x/${data.validation_fold}", "data.validation_fold=1,2"], 4),
         (["tags=a,'b${epochs}'", "epochs=30,31"], 3),
         (["data.about=${oc.select:nothing,3}", "batch=3840,7680"], 2),
         slow(["tags='${optimizer.${data.about}}'", "data.about=name"], 7),
@@ -94,7 +110,7 @@ def test_points_are_composed_once_for_all_values_that_nothing_refers_to(
     axes = [[one.input_line for one in split_values(axis, None)] for axis in parse(words)]
     for config, point in zip(configs, itertools.product(*axes), strict=True):
         if (config["seed"], config["warmup"]) == (2, 5):
-            with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
+            with initialize_config_dir(**VERSION_BASE, config_dir=str(CONFIG_FOLDER)):
                 assert config == plain_config(compose(CONFIG_NAME, list(point)))
 
 
@@ -150,7 +166,7 @@ def test_a_key_that_nothing_refers_to_is_not_left_out(grid):
             "+data.root=${data.rooot}",
             r"data\.root refers to data\.rooot, which is not set\. Write \+data\.rooot=VALUE\.$",
         ),
-        ("+data.root=${oc.env:NOWHERE}", r".*NOWHERE.*full_key: data\."),
+        ("+data.root=${oc.env:NOWHERE}", r"data\.root refers to .* NOWHERE, .* Export NOWHERE\.$"),
         ("+data.root=${own.double:3}", r"data\.root must use resolvers .*resolvers=\["),
     ],
 )
@@ -185,6 +201,24 @@ def test_a_project_may_have_resolvers_of_its_own(grid, tmp_path, monkeypatch):
         grid(*PROJECT, "resolvers=[nowhere_at_all]")
 
 
+@pytest.mark.parametrize("word", ["sort(range(24,73,24),reverse=true)", "sort(range(72,23,-24))"])
+def test_a_sorted_range_is_refused_as_hydra_makes_other_values_of_it(grid, word):
+    with pytest.raises(ValueError, match=r"^batch must not sort a range, .*range\(72,23,-24\)\.$"):
+        grid(f"batch={word}")
+
+    assert [c["batch"] for c in grid("batch=sort(48,24,reverse=true)")] == [48, 24]
+
+
+def test_an_optimizer_may_bring_a_rate_that_anything_more_specific_replaces(grid):
+    chosen = grid("optimizer=muon,sgd")
+    (typed,) = grid("optimizer=muon", "base_lr=0.5")
+    (unwarmed,) = grid("optimizer=clars")
+    (of_recipe,) = grid("+recipe=goyal2017", "optimizer=muon", "~optimizer.nesterov")
+
+    assert [config["base_lr"] for config in (*chosen, typed, of_recipe)] == [0.002, 0.025, 0.5, 0.1]
+    assert (unwarmed["warmup"], typed["warmup"]) == (0, 5)
+
+
 def test_ranges_and_choices_of_groups_sweep(grid):
     configs = grid("seed=range(3)", "lr_rule=linear,none", "batch=choice(256,512)")
 
@@ -216,3 +250,12 @@ def test_a_command_reads_its_settings_though_the_grid_gives_the_classes(loader):
     assert command_settings(config)["results"] == "here"
     with pytest.raises(ValueError, match=r"module\._target_ must be given"):
         plain_config(config)
+
+
+def test_a_config_that_hydra_would_put_under_its_groups_name_is_refused(tmp_path):
+    """Without `# @package _global_`, the commonest mistake with Hydra, it would set nothing."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_text("batch: 256\n")
+
+    with pytest.raises(ValueError, match=r"must have # @package _global_ in its first line; got"):
+        list(configs_of(["+experiment=mine"], config_dir=str(tmp_path)))

@@ -149,3 +149,29 @@ def test_a_plan_says_that_nobody_would_answer_a_question(sweeper, is_refused, tm
     assert main([*words, "--no-memory"]) == 0
     refusal = "A sweep would be refused: question must be null without hydra/sweeper=sequential"
     assert (refusal in capsys.readouterr().err) == is_refused
+
+
+def test_a_wrong_setting_of_the_launcher_is_refused_before_a_cluster_is_asked(tmp_path, capsys):
+    words = ["hydra/launcher=slurm", "hydra.launcher.warning_s=3590", f"results={tmp_path}"]
+
+    assert main(words) == 2
+
+    assert "warning_s, and that more than 60 s below the time limit" in capsys.readouterr().err
+
+
+def test_of_a_range_that_is_tuned_both_ends_are_planned(tmp_path, capsys):
+    words = [
+        *WORDS,
+        "hydra/sweeper=optuna",
+        "lr_rule=none",
+        "batch=1920,3840",
+        "base_lr=tag(log, interval(0.1, 1))",
+    ]
+
+    assert main([*words, "n_trials=7", "--no-memory", f"results={tmp_path}", "--json"]) == 0
+
+    said = capsys.readouterr()
+    runs = json.loads(said.out)["runs"]
+    ends = [(1920, 0.1), (1920, 1), (3840, 0.1), (3840, 1)]
+    assert [(run["global_batch"], run["peak_lr"]) for run in runs] == ends
+    assert "both ends of each tuned range; 7 trials a study" in said.err

@@ -140,7 +140,7 @@ def test_lines_in_a_file_name_what_differs_and_the_metric(results, grid, capsys)
     table = LiveTable(specs, ledger, text_console(), keys=[])
     attempt = Attempt.begin(specs[0], ledger, 1)
     assert attempt is not None
-    row = '{"epoch": 1, "val_accuracy": 0.5, "elapsed_s": 2.0}\n'
+    row = '{"epoch": 1, "step": 16, "val_accuracy": 0.5, "elapsed_s": 2.0}\n'
     (attempt.folder / "progress.jsonl").write_text(row)
 
     table.update(Event(began=[attempt]))

@@ -1,5 +1,6 @@
 """How far running runs are: in the table, in the lines of a file, and what is left."""
 
+import json
 import re
 import signal
 from io import StringIO
@@ -7,6 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from sweeper.commands.status import main as status
 from sweeper.console import live
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.printing import text_console
@@ -201,3 +203,44 @@ def test_a_run_tried_again_that_waits_in_a_queue_counts_once(specs, ledger, begi
         "progress 0/60 epochs; 1 running, 1 waiting",
         "progress 0/60 epochs; 1 queued, 1 waiting",
     ]
+
+
+@pytest.mark.usefixtures("hurry")
+@pytest.mark.parametrize("length", ["steps=20", "examples=76800"])
+def test_a_run_in_steps_or_examples_is_as_far_as_its_steps(grid, ledger, begin, capsys, length):
+    """20 steps of 3,840 examples are an epoch of 16 and 4 more; resumed at step 8."""
+    specs = [run_spec(config) for config in grid("batch=3840", length, "warmup=0", "seed=0,1")]
+    table = LiveTable(specs, ledger, text_console(), keys=[])
+    attempt = begin(specs[0], step=12, steps=16, resumed_at=0.5)
+    table.update(Event(began=[attempt]))
+    report(attempt, epoch=2, step=2, steps=4, resumed_at=0.5)
+    table.update(Event())
+
+    said = re.sub(r"about .* left", "about ... left", capsys.readouterr().out)
+    assert said.splitlines() == [
+        "start    seed=0",
+        "progress 46,080/153,600 examples; 1 running, 1 waiting; about ... left",
+        "         seed=0  step=12/20 examples/s=45,210 left=2m 05s",
+        "progress 69,120/153,600 examples; 1 running, 1 waiting; about ... left",
+        "         seed=0  step=18/20 examples/s=45,210 left=2m 05s",
+    ]
+    assert table._running[specs[0].run_id].resumed_at == 8 * 3840
+
+
+def test_an_ended_run_in_steps_has_these_instead_of_epochs(grid, results, ledger, begin, capsys):
+    specs = [run_spec(config) for config in grid("steps=20,40", "warmup=0")]
+    for spec in specs:
+        attempt = begin(spec)
+        row = {"epoch": 1, "step": 20, "val_accuracy": 0.5, "elapsed_s": 2.0}
+        (attempt.folder / "progress.jsonl").write_text(json.dumps(row) + "\n")
+        attempt.end(End(outcome=Outcome.FINISHED, reason="trained 20 steps"), ledger)
+    with live_table(specs, ledger):
+        pass
+    status([str(results)])
+
+    tables = re.findall(r"(.* state .*)\n(.*)\n(.*)\n", capsys.readouterr().out)
+    assert len(tables) == 2  # of the sweep and of the status
+    for heads, *cells in tables:
+        assert "epoch" not in heads.split()
+        ends = [["finished", "20/20"], ["finished", "20/40"]]
+        assert [line.split()[1:3] for line in cells] == ends

@@ -15,6 +15,7 @@ from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import list_pending
+from sweeper.store.row import metric_columns
 
 
 def ended(results, config, logged, **measured):
@@ -61,6 +62,23 @@ def test_a_run_without_an_accuracy_has_an_empty_cell(results, config, capsys):
     assert "nan" not in summary(spec, ledger, capsys)
 
 
+@pytest.mark.parametrize(
+    ("values", "columns", "is_shown"),
+    [([0.5, math.nan], (math.nan, 0.5), True), ([math.nan], (math.nan, math.nan), True),
+     ([], (None, None), False)],
+)  # fmt: skip
+def test_a_metric_that_is_no_number_is_told_from_one_that_is_absent(
+    results, error, capsys, values, columns, is_shown
+):
+    curve = [{"epoch": i, "metrics": {"val/rmse": value}} for i, value in enumerate(values, 1)]
+    spec, ledger = ended(results, error, {"val/rmse": values[-1]} if values else {})
+
+    found = metric_columns(curve, spec.config)
+
+    assert repr((found["metric"], found["best_metric"])) == repr(columns)
+    assert (" nan\n" in summary(spec, ledger, capsys)) == is_shown
+
+
 def test_status_of_a_run_names_what_was_logged_and_no_accuracy_that_there_is_not(
     results, error, capsys
 ):
@@ -69,7 +87,7 @@ def test_status_of_a_run_names_what_was_logged_and_no_accuracy_that_there_is_not
     main([spec.run_id, "--results", str(results)])
 
     *_, last = capsys.readouterr().out.rstrip().splitlines()
-    assert last.strip() == "epoch=1 step=16 elapsed_s=2 train_loss=nan val/rmse=1.25"
+    assert last.strip() == "epoch=1 step=16 train_loss=nan elapsed_s=2 val/rmse=1.25"
 
 
 @pytest.mark.parametrize(

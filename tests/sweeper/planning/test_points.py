@@ -9,6 +9,7 @@ from sweeper.commands.show_plan import configs_of
 from sweeper.planning import plan as planning
 from sweeper.planning.plan import Task, order_by_information, plan
 from sweeper.spec.run_spec import run_spec
+from sweeper.store.ledger import Ledger
 
 OPTIONS = [
     f"{path.parent.name}={path.stem}"
@@ -29,17 +30,24 @@ ALSO = {
         "data.num_train_examples=7680", "data.num_val_examples=100",
     ),
     "data=own": OF_OWN_MODULE,
+    "data=python_source": ("data.num_train_examples=7680",),
     "data=text": ("data.name=letters", "data.root=/nowhere", "+data.num_train_examples=7680"),
+    "lr_rule=adam_sde": ("optimizer=adamw", "base_batch=512"),
+    "lr_rule=half_life": ("optimizer=adamw",),
     "lr_rule=legw": ("warmup=1",),
     "lr_rule=linear_capped": ("lr_rule.max_lr=1",),
     "lr_rule=saturating": ("lr_rule.noise_scale=512",),
     "lr_rule=surge": ("lr_rule.noise_scale=512",),
-    "model=own": ("model._target_=a.model",),
+    "model=gpt": ("data.num_train_examples=7680",),
+    "model=own": ("model._target_=torch.nn.Flatten",),
     "model=timm": ("model.name=resnet18",),
     "model=torchvision": ("model.name=resnet18",),
+    "module=language_model": ("data.num_train_examples=7680",),
+    "module=model": ("model._target_=a.Module", *OF_OWN_MODULE[1:]),
     "module=own": OF_OWN_MODULE,
     "optimizer=module": OF_OWN_MODULE,
     "schedule=growing_batch": ("schedule.max_batch=61440",),
+    "schedule=seesaw": ("epochs=32",),
 }  # fmt: skip
 
 
@@ -52,6 +60,9 @@ def test_every_option_of_conf_is_planned(option, ledger, monkeypatch):
 
 
 BASE = ("batch=3840", "base_batch=3840", "schedule=constant", "epochs=2", "warmup=0")
+
+
+DECAYED = ("optimizer=adamw", "base_lr=0.001", "lr_rule=none")
 
 
 @pytest.mark.parametrize(
@@ -68,6 +79,9 @@ BASE = ("batch=3840", "base_batch=3840", "schedule=constant", "epochs=2", "warmu
         ((*BASE, "schedule=cosine", "warmup=0,1", "schedule.clock=start"), 1),
         ((*BASE, "schedule=cosine", "warmup=0,1", "schedule.clock=warmup"), 2),
         ((*BASE, "lr_rule=none", "base_lr=0.1,0.2"), 2),
+        ((*BASE, *DECAYED, "wd_rule=none,timescale", "base_batch=256"), 2),
+        ((*BASE, *DECAYED, "wd_rule=none,timescale"), 1),
+        ((*BASE, "ema_decay=0.9", "ema_rule=none,scaled", "base_batch=3840,256"), 3),
         ((*BASE, "base_batch=1920,3840", "base_lr=0.1", "lr_rule=none"), 1),
     ],
 )
@@ -134,3 +148,13 @@ def test_saturating_takes_the_noise_scale_of_an_earlier_run(ledger, grid):
         plan(nothing, ledger)
     with pytest.raises(ValueError, match="above 0 where no results folder is read; got"):
         run_spec(*grid(*MEASURED))
+
+
+def test_the_span_of_batchnorm_that_fits_a_whole_grid_is_named_once(grid, tmp_path):
+    with pytest.raises(ValueError, match="bn_span") as refused:
+        plan(grid("batch=240,480,800", "devices=1", "warmup=0,5"), Ledger(tmp_path))
+
+    assert str(refused.value) == (
+        "batch must be a multiple of ranks x bn_span = 1 x 128 = 128; got batch=240, 480, 800. "
+        "bn_span=80 fits every point of this grid."
+    )

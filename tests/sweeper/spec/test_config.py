@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from sweeper.spec import config, lr_rules, schedules
 from sweeper.spec.config import RunConfig, run_config
+from sweeper.spec.identity import words
 from sweeper.spec.sentences import union_models
 
 #: Settings that no file of conf/ has for every choice, written with a `+`; None without it.
@@ -18,8 +19,10 @@ OPTIONAL = {
     "guarantees",
     "loss_span",
     "gradient_span",
+    "measured_at",
     "measured_in",
     "model",
+    "rate_exponent",
     "order",  # rows of before it was a key are read
     "warmup_exponent",
 }
@@ -89,8 +92,9 @@ def test_optimizers_of_the_users_own_check_their_own_settings(config):
         ),
         (
             {"schedule": "cosine"},
-            "schedule must be one of constant, cosine, growing_batch, periodic_decay, polynomial; "
-            "got schedule='cosine'. Name a function of your own with schedule._target_.",
+            "schedule must be one of constant, cosine, growing_batch, periodic_decay, polynomial, "
+            "seesaw, wsd; got schedule='cosine'. Name a function of your own with "
+            "schedule._target_.",
         ),
     ],
     ids=str,
@@ -101,3 +105,21 @@ def test_a_stored_or_written_config_is_refused_in_a_sentence(config, changes, se
         run_config(config(**changes))
 
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("my.nets.Net", "Net"),
+        ("forecasting.TimeSeriesDataSet.from_dataset", "TimeSeriesDataSet.from_dataset"),
+        ("chemprop_project.data", "chemprop_project.data"),
+        ("make", "make"),
+        ("lightning_modules.models.library.timm_model", "timm_model"),
+    ],
+)
+def test_a_function_is_named_with_its_place(target, name):
+    """Functions of several projects are called `data`, `model` or `from_dataset`."""
+    component = {"_target_": target}
+
+    assert config.Component(**component).name == name
+    assert words({"data": component})["data"][0] == name

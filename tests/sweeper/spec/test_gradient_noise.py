@@ -3,12 +3,14 @@
 import math
 import random
 
+import numpy as np
 import pytest
 
 from sweeper.spec.noise import (
     AdaScale,
     Noise,
     NoiseAverage,
+    describe_noise,
     gain,
     noise_of_batch,
     noise_scale,
@@ -37,6 +39,40 @@ def test_the_estimates_are_unbiased():
 
     assert average.mean().signal == pytest.approx(1, abs=0.06)
     assert average.mean().variance == pytest.approx(24, rel=0.02)
+
+
+def test_columns_of_two_orthogonal_gradients():
+    """(1, 0) and (0, 1): a diversity of 1 and a variance over s of 1 (Yin et al. 2018)."""
+    noise = noise_of_batch(1.0, 0.5, span=1, parts=2)
+
+    columns = describe_noise(noise, span=1, batch=2)
+
+    assert (columns["gradient_signal"], columns["gradient_variance"]) == (0, 1)
+    assert columns["gradient_cosine"] == 0
+    assert columns["gradient_diversity"] == pytest.approx(1)
+    assert columns["norm_test"] == pytest.approx(1)
+
+
+def test_columns_are_those_of_the_pairs_and_sums_of_gradients():
+    draw = np.random.default_rng(3).normal(0.5, 1, (6, 20))  # six spans of 8 examples
+    squares, total = (draw**2).sum(), draw.sum(axis=0)
+    noise = noise_of_batch(squares / 6, ((total / 6) ** 2).sum(), span=8, parts=6)
+
+    columns = describe_noise(noise, span=8, batch=48)
+
+    products = draw @ draw.T
+    pairs = (products.sum() - np.trace(products)) / 30
+    assert columns["gradient_cosine"] == pytest.approx(pairs / (squares / 6))
+    assert columns["gradient_diversity"] == pytest.approx(squares / (total**2).sum())
+    of_mean = draw.var(axis=0, ddof=1).sum() / 6
+    assert columns["norm_test"] == pytest.approx(of_mean / ((total / 6) ** 2).sum())
+
+
+def test_gradients_of_zero_have_no_ratio():
+    columns = describe_noise(Noise(signal=0.0, variance=0.0), span=8, batch=48)
+
+    assert math.isnan(columns["gradient_cosine"])
+    assert math.isnan(columns["norm_test"])
 
 
 def test_no_signal_is_an_infinite_noise_scale():

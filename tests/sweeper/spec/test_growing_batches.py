@@ -18,8 +18,9 @@ SMITH = (
 
 @pytest.fixture
 def planned(grid):
-    def plan(*words):
-        (config,) = grid(*SMITH, *words)
+    def plan(*words, milestones=True):
+        given = [w for w in SMITH if milestones or not w.startswith("schedule")]
+        (config,) = grid(*given, *words)
         return run_spec(config)
 
     return plan
@@ -58,6 +59,51 @@ def test_a_batch_that_may_not_grow_is_trained_as_with_periodic_decay(planned):
     assert grown.total_steps == decayed.total_steps == 90_000
     expected = [decayed.schedule.lr(step) for step in steps]
     assert [grown.schedule.lr(step) for step in steps] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rates"), [("adamw", (1, 0.5**0.5, 0.5)), ("lars", (1, 0.5**0.5, 0.5)),
+                             ("sgd", (1, 1, 1)), ("vr_sgd", (1, 1, 1))],
+)  # fmt: skip
+def test_seesaw_in_three_equal_phases_saves_five_twelfths_of_the_steps(planned, optimizer, rates):
+    """Its paper: 41.7 % of the steps; for Adam at 1, 1 / sqrt(2) and 1/2 of the rate."""
+    words = ("schedule.at=[0.33333,0.66667]", f"optimizer={optimizer}", "base_lr=0.1")
+    spans = ("optimizer.gradient_span=32", "bn_span=32") if optimizer == "vr_sgd" else ()
+    spec = planned("schedule=seesaw", *words, *spans, milestones=False)
+
+    assert spec.batch_plan.batches() == [(0, 64), (30, 128), (60, 256)]
+    assert spec.total_steps / 90_000 == pytest.approx(1 - 0.417, abs=1e-3)
+    after = [spec.batch_plan.steps_before(epoch) for epoch in (30, 60)]
+    found = [spec.schedule.lr(step) / spec.schedule.peak_lr for step in (after[0] - 1, *after)]
+    assert found == pytest.approx(rates)
+
+
+def test_batch_warmup_saves_as_many_steps_as_its_paper_says(planned):
+    """Merrill et al.: doubled at 168 and 503 of 658 billion tokens, 43.1 % fewer steps."""
+    grow = ("schedule.factor=2", "schedule.max_batch=256", "+schedule.rate_exponent=0.5")
+    spec = planned(*grow, "schedule.milestones=[168,503]", "epochs=658")
+
+    assert 1 - spec.total_steps / 658_000 == pytest.approx(0.431, abs=1e-3)
+    after = [spec.batch_plan.steps_before(epoch) for epoch in (168, 503)]
+    rates = [spec.schedule.lr(step) / spec.schedule.peak_lr for step in (after[0] - 1, *after)]
+    assert rates == pytest.approx([1, 2**0.5, 2])
+
+
+def test_a_batch_may_grow_in_the_last_epoch(planned):
+    spec = planned("schedule.milestones=[89]", "schedule.max_batch=64000")
+
+    assert spec.batch_plan.batches() == [(0, 64), (89, 640)]
+    assert spec.total_steps == 89 * 1000 + 100
+
+
+def test_an_optimizer_of_the_users_own_says_what_seesaw_does_to_its_rate(planned):
+    own = ("optimizer.name=mine", "optimizer._target_=mine.Optimizer", "base_lr=0.1")
+    words = ("schedule=seesaw", *own, "~optimizer.nesterov", "epochs=32")
+
+    with pytest.raises(ValueError, match=r"^schedule\.rate_exponent must be given with an opt"):
+        planned(*words, milestones=False)
+    said = planned(*words, "schedule.rate_exponent=-0.25", milestones=False)
+    assert said.schedule.lr(16_000) / said.schedule.peak_lr == pytest.approx(2**-0.25)
 
 
 def test_accumulation_grows_and_the_micro_batch_and_the_ranks_stay(planned):

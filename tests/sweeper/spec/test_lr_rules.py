@@ -13,11 +13,11 @@ READ = TypeAdapter(lr_rules.LRRule)
 
 
 def peak_lr(rule, **batches):
-    return runs.peak_lr(READ.validate_python(rule), **batches)
+    return runs.peak_lr(READ.validate_python(rule), lr_rules.Scaling(**batches, trained_examples=1))
 
 
-def warmup_epochs(rule, **lengths):
-    return runs.warmup_epochs(READ.validate_python(rule), **lengths)
+def warmup_length(rule, **lengths):
+    return runs.warmup_length(READ.validate_python(rule), **lengths)
 
 
 # Goyal et al.'s reference: 0.1 at 256. Each row: the rule, the peak at 7,680 and at 30,720.
@@ -25,6 +25,8 @@ TABLE = [
     ({"name": "none"}, 0.1, 0.1),
     ({"name": "linear"}, 3.0, 12.0),
     ({"name": "sqrt"}, 0.1 * 30**0.5, 0.1 * 120**0.5),
+    ({"name": "adam_sde"}, 0.1 * 30**0.5, 0.1 * 120**0.5),
+    ({"name": "half_life", "exponent": 0.16}, 0.1 * 30**0.16, 0.1 * 120**0.16),
     ({"name": "power", "exponent": 0.75}, 0.1 * 30**0.75, 0.1 * 120**0.75),
     ({"name": "linear_capped", "max_lr": 5.0}, 3.0, 5.0),
     ({"name": "saturating", "noise_scale": 1e4}, 1.74027, 3.02240),
@@ -76,6 +78,16 @@ def test_surge_rises_to_the_noise_scale_and_falls_beyond(ratio, height):
     assert peak / top == pytest.approx(height, abs=5e-4)
 
 
+@pytest.mark.parametrize(("batch", "height"), [(1, 0.470588), (4, 0.8), (16, 1), (64, 0.8)])
+def test_surge_has_the_heights_of_its_paper(batch, height):
+    """Li et al.'s curve at a critical batch of 16 examples."""
+    rule = {"name": "surge", "noise_scale": 16}
+
+    peak = peak_lr(rule, base_lr=1.0, global_batch=batch, base_batch=16)
+
+    assert peak == pytest.approx(height, abs=1e-6)
+
+
 LEGW = {"name": "legw", "warmup_exponent": 1}
 
 
@@ -85,7 +97,7 @@ def test_legw_gives_its_papers_table(doublings):
     batch = 512 * 2**doublings
 
     peak = peak_lr(LEGW, base_lr=4.0, global_batch=batch, base_batch=512)
-    epochs = warmup_epochs(LEGW, warmup=10 / 64, batch_ratio=batch / 512)
+    epochs = warmup_length(LEGW, warmup=10 / 64, batch_ratio=batch / 512)
 
     assert (peak, epochs) == pytest.approx((2 ** (2 + doublings / 2), 10 / 2 ** (6 - doublings)))
 

@@ -39,6 +39,7 @@ def schedule(
         shape=shape,
         peak_lr=peak_lr,
         warmup_epochs=warmup_epochs,
+        warmup_steps=warmup_epochs * steps_per_epoch,
         steps_per_epoch=steps_per_epoch,
         decay=read(decay or {"name": "constant"}).decay(training),
     )
@@ -148,6 +149,16 @@ def test_a_cosine_is_in_the_middle_half_way():
     assert cosine.lr(1500) == pytest.approx(0.2 + 3.0 * (1 + math.cos(math.pi / 6)) / 2)
 
 
+def test_wsd_cools_down_as_one_minus_the_root_of_its_progress():
+    """Steps T0 = 800 to T = 999: 1 - sqrt((t - T0) / (T + 1 - T0))."""
+    decay = {"name": "wsd", "cooldown": 0.2}
+    wsd = schedule(peak_lr=2.0, epochs=10, warmup_epochs=1, decay=decay)
+
+    found = [wsd.lr(step) / 2 for step in (0, 100, 799, 800, 850, 999)]
+
+    assert found == pytest.approx([0.05, 1, 1, 1, 0.5, 1 - (199 / 200) ** 0.5])
+
+
 @given(
     step=st.integers(0, 10_000),
     power=st.floats(0.5, 3),
@@ -179,5 +190,5 @@ def test_a_schedule_of_the_users_own_that_gives_no_rates_is_refused(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "rateless", raising=False)
 
-    with pytest.raises(ValueError, match="schedule=mine must give"):
+    with pytest.raises(ValueError, match=r"schedule\._target_=rateless\.decay must give"):
         run_spec(config(schedule={"name": "mine", "_target_": "rateless.decay"}))

@@ -115,8 +115,8 @@ def test_epochs_that_leave_out_different_parts_are_told_of(spec, config):
 
     expected = (
         "an epoch has whole batches only, so of 3,000 examples it leaves out 0 at batch=500, 952 "
-        "at batch=1024, 1,400 at batch=1600: the runs differ in more than their batch. Choose "
-        "batches that divide the examples more evenly."
+        "at batch=1024, 1,400 at batch=1600: the runs differ in more than their batch. Nearest "
+        "batches that leave out less than 1 %: 500, 1000, 1500."
     )
     assert all(expected in texts for texts in found.values())
     assert [run.dropped_examples for run in runs[::2]] == [0, 952, 1400]
@@ -140,7 +140,7 @@ def test_milestones_within_the_warmup_are_told_of(spec):
     )
 
     assert find_warnings([early], {})[early.run_id] == [
-        "schedule.milestones [2, 4] come before the end of the 5-epoch warmup: the rate never "
+        "schedule.milestones [2, 4] come before the end of the warmup of 5 epochs: the rate never "
         "reaches its peak. Move them, or warm up for fewer epochs."
     ]
 
@@ -162,10 +162,24 @@ def test_the_default_rate_with_another_optimizer_is_told_of(grid, words, is_told
     assert any(text.startswith("base_lr=0.025 is the default") for text in texts) == is_told
 
 
-@pytest.mark.parametrize(("parts", "is_told"), [(2, True), (7, True), (8, False)])
-def test_few_parts_to_compare_are_told_of(grid, parts, is_told):
-    words = ("optimizer=vr_sgd", "optimizer.gradient_span=384", "warmup=0", "schedule=constant")
-    (config,) = grid(*words, f"batch={384 * parts}")
+@pytest.mark.parametrize(
+    ("words", "is_told"), [((), True), (("reproducible=true", "micro_batch=384"), False)]
+)
+def test_an_optimizer_that_amplifies_rounding_is_told_of(grid, words, is_told):
+    (config,) = grid("optimizer=soap", "warmup=0", "schedule=constant", *words)
+
+    (texts,) = find_warnings([run_spec(config)], {}).values()
+
+    assert any(t.startswith("optimizer=soap amplifies rounding") for t in texts) == is_told
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "is_told"),
+    [("vr_sgd", 2, True), ("vr_sgd", 7, True), ("vr_sgd", 8, False), ("bsi_adam", 1, False)],
+)
+def test_few_parts_to_compare_are_told_of(grid, name, parts, is_told):
+    words = ("optimizer.gradient_span=384", "warmup=0", "schedule=constant")
+    (config,) = grid(f"optimizer={name}", *words, f"batch={384 * parts}")
     run = run_spec(config)
 
     (texts,) = find_warnings([run], {}).values()

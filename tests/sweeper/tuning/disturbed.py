@@ -13,7 +13,7 @@ import optuna
 import pandas as pd
 from process_tree import descendants
 
-from sweeper.tuning.storage import close_storage, open_storage
+from sweeper.tuning.storage import open_storage
 
 WORDS = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=150",
@@ -23,26 +23,26 @@ WORDS = [
 ]  # fmt: skip
 
 
-def command(results: Path, *words: str) -> list[str]:
+def command(results: Path) -> list[str]:
     sweeper = [sys.executable, "-m", "sweeper", "-m", "hydra/sweeper=optuna"]
-    return [*sweeper, *WORDS, *words, f"results={results}"]
+    return [*sweeper, *WORDS, f"results={results}"]
 
 
-def make_calmly(results: Path, *words: str) -> None:
-    subprocess.run(command(results, *words), check=True, capture_output=True, timeout=900)
+def make_calmly(results: Path) -> None:
+    subprocess.run(command(results), check=True, capture_output=True, timeout=900)
 
 
-def make_stormily(results: Path, kinds: list[str], luck: random.Random, *words: str) -> Counter:
+def make_stormily(results: Path, kinds: list[str], luck: random.Random) -> Counter:
     """Kill the command, or one of its workers, once each; then let it finish; how many were hit."""
     hit: Counter[str] = Counter()
     for kind in kinds:
-        process = subprocess.Popen(command(results, *words), stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(command(results), stdout=subprocess.DEVNULL)
         try:
             hit[kind] += _disturb(process, kind, luck)
             process.wait(timeout=900)
         finally:
             process.kill()
-    make_calmly(results, *words)
+    make_calmly(results)
     return hit
 
 
@@ -74,17 +74,15 @@ def _workers(pid: int) -> list[int]:
     return [child for one in own for child in descendants(one)]
 
 
-def trials(storage_url: str | None, results: Path) -> dict[str, list[tuple]]:
-    storage = open_storage(storage_url, results)
-    found = {
+def trials(results: Path) -> dict[str, list[tuple]]:
+    storage = open_storage(results)
+    return {
         name: [
             (trial.number, trial.state.name, trial.params, trial.value, trial.user_attrs)
             for trial in optuna.load_study(study_name=name, storage=storage).trials
         ]
         for name in optuna.get_all_study_names(storage)
     }
-    close_storage(storage)
-    return found
 
 
 def runs(results: Path) -> pd.DataFrame:

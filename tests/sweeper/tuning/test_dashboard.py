@@ -25,9 +25,8 @@ def journal(results) -> Path:
     settings = StudySettings(
         space=SPACE, objective=parse_objective("val_loss"), sampler_seed=0,
         sampler={"_target_": "optuna.samplers.RandomSampler"},
-        pruner={"_target_": "optuna.pruners.NopPruner"},
     )  # fmt: skip
-    study = PointStudy("batch=256 made-up", ["batch=256"], settings, open_storage(None, results))
+    study = PointStudy("batch=256 made-up", ["batch=256"], settings, open_storage(results))
     for outcome in ("finished", "diverged"):
         row = {"outcome": outcome, "reason": "became non-finite", "peak_memory_gib": 1.0}
         study.tell(study.ask(), {**row, "val_loss": 0.125})

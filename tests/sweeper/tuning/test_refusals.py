@@ -104,30 +104,16 @@ def test_a_key_that_is_added_is_tuned_under_its_name(loader):
     assert found.fixed == ["+module.lr=0.001"]
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["sqlite:////no/such/folder/tuning.db", "nonsense://host/name", "postgresql://me:secret@localhost:1/x"],
-)  # fmt: skip
-def test_a_database_that_cannot_be_reached(results, url):
-    with pytest.raises(ValueError, match="storage must be a database that") as refused:
-        open_storage(url, results)
-
-    assert "secret" not in str(refused.value)
-    assert "Start it, correct the URL, or remove the setting to use a journal file." in str(
-        refused.value
-    )
-
-
 def test_a_line_that_a_killed_writer_left_unfinished_is_cut_off(results):
-    open_storage(None, results).create_new_study([1], "first")
+    open_storage(results).create_new_study([1], "first")
     journal = results / "tuning.journal"
     with journal.open("ab") as file:
         file.write(b'{"op_code": 4, "worker_')
 
-    reopened = open_storage(None, results)
+    reopened = open_storage(results)
     reopened.create_new_study([1], "second")
 
-    names = {study.study_name for study in open_storage(None, results).get_all_studies()}
+    names = {study.study_name for study in open_storage(results).get_all_studies()}
     assert names == {"first", "second"}
 
 

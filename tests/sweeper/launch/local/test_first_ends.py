@@ -25,7 +25,7 @@ def test_a_sweep_stops_when_its_first_runs_fail_alike_and_tries_them_again(
     assert code == 1
     assert (
         "No further runs are started: the first 3 runs to end all failed before their first step: "
-        "RuntimeError: the third micro-batch is cursed. Correct the cause"
+        "RuntimeError: the third micro-batch is cursed. Once the cause is removed"
     ) in said
     assert said.count("No further runs") == 1
     assert said.count("cursed") == 3 + 1
@@ -97,5 +97,7 @@ def test_other_ends_among_the_first_keep_a_sweep_going(ends, third, took_step):
 def test_a_metric_that_the_first_run_does_not_log_is_reason_enough(ends):
     wrong = End(outcome="failed", reason="ValueError: metric must be a name that the module logs.")
 
-    assert ends((wrong, False)).startswith("No further runs are started, as they would fail too")
+    assert ends((wrong, False)).startswith(
+        "No further runs are started, as they name the same metric"
+    )
     assert ends((FAILED, False), (wrong, False), epochs=2) is None

@@ -66,7 +66,7 @@ def test_a_device_must_be_there(refusal, machine, words, said):
     ("words", "said"),
     [
         ([*WORDS, *MORE], r"data\.root must hold torchvision's files of CIFAR10"),
-        (["num_nodes=2"], r"num_nodes must be 1 with hydra/launcher=local; got"),
+        (["num_nodes=2"], r"num_nodes must be 1 with hydra/launcher=local or queue; got"),
         (["precision=16-mixed"], r"precision=16-mixed needs a GPU"),
     ],
 )

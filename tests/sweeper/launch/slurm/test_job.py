@@ -1,10 +1,14 @@
 """A job on its node, where SLURM itself is not needed."""
 
+from types import SimpleNamespace
+
 import pandas as pd
 import pytest
 
-from sweeper.launch.slurm.job import FirstSignal, Job, JobPolicy
-from sweeper.launch.slurm.tickets import Ticket, Tickets
+from sweeper.launch.queue.queue_worker import FirstSignal
+from sweeper.launch.ranks import Running
+from sweeper.launch.slurm.job import Job, JobPolicy, _explain_failure
+from sweeper.launch.tickets import Ticket, Tickets
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
 
@@ -27,7 +31,7 @@ def test_a_job_starts_nothing_when_the_first_jobs_failed_alike_before_their_firs
         what = {"config": config, "from_scratch": False, "submission": "0123", "index": index}
         Tickets(ledger).claim(Ticket(run_id=run_id, number=1, **what), instead_of=None)
 
-    codes = [Job(ledger, "0123", POLICY, FirstSignal()).run([run_id]) for run_id in run_ids]
+    codes = [Job(ledger, POLICY, FirstSignal()).run([run_id]) for run_id in run_ids]
 
     rows = pd.read_parquet(ledger.results / "runs").sort_values("seed")
     assert codes == [1, 1, 1, 1]
@@ -46,11 +50,26 @@ def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, l
         Tickets(ledger).claim(ticket, instead_of=None)
     assert Attempt.begin(specs[0], ledger, 1)  # another job has it
 
-    code = Job(ledger, "0123", POLICY.model_copy(update={"pulling_jobs": 2}), FirstSignal()).run(
-        ids
-    )
+    code = Job(ledger, POLICY.model_copy(update={"pulling_jobs": 2}), FirstSignal()).run(ids)
 
     assert code == 0
     assert {row.outcome for row in ledger.ended().values()} == {"finished"}
     assert ledger.ended().keys() == set(ids[1:])
     assert Tickets(ledger).latest_numbers() == {ids[0]: 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"), [(128 + 40, "preempted"), (128 + 15, "preempted"), (128 + 11, "failed")]
+)
+def test_srun_that_ends_with_a_cancelled_job_leaves_a_run_that_may_go_on(
+    short, ledger, code, outcome
+):
+    """168 was seen with scancel in a job's first second; 139 is a rank's own crash."""
+    ledger.prepare()
+    attempt = Attempt.begin(run_spec(short()), ledger, 1)
+    (attempt.folder / "srun.txt").touch()
+    srun = SimpleNamespace(exitcode=code)
+
+    end = _explain_failure(Running(attempt=attempt, processes=[srun], failure=None), str)
+
+    assert end.outcome == outcome

@@ -1,6 +1,7 @@
 """The settings of hydra/launcher=slurm are checked before anything is submitted."""
 
 import pickle
+import subprocess
 
 import pytest
 from hydra.types import RunMode
@@ -48,8 +49,9 @@ def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job
         ({"setup": "module load"}, "setup must be a list of shell lines; got setup='module load'."),
         (
             {"grace_s": 120},
-            "grace_s must be below warning_s, and that below the time limit; got grace_s=120, "
-            "warning_s=120, time_min=60 (3600 s). Give the job more time or shorten these.",
+            "grace_s must be below warning_s, and that more than 60 s below the time limit, as "
+            "SLURM may warn that much earlier; got grace_s=120, warning_s=120, time_min=60 "
+            "(3600 s). Give the job more time or shorten these.",
         ),
         (
             {"parameters": {"test-only": True, "qos": "x", "wait": True}},
@@ -79,7 +81,6 @@ def test_an_impossible_request_is_refused_in_a_sentence(changes, sentence):
         ),
         ("frontier", {"devices": 8, "gpus_per_node": 8, "cpus_per_task": 7, "timeout_min": 120}),
         ("lumi", {"devices": 8, "gpus_per_node": 8, "cpus_per_task": 7}),
-        ("summit", {"devices": 6, "gpus_per_node": 6, "cpus_per_task": 7, "timeout_min": 120}),
     ],
 )
 def test_the_presets_of_public_systems_ask_for_what_their_documentation_says(
@@ -98,3 +99,14 @@ def test_the_presets_of_public_systems_ask_for_what_their_documentation_says(
     assert options["slurm_account"] == "abc123"
     assert options["tasks_per_node"] == asked.pop("devices")
     assert {key: options.get(key) for key in asked} == asked
+
+
+def test_a_warning_before_python_handles_it_ends_nothing(config):
+    request = read_request(settings())
+    (array,) = group_into_arrays([Task(spec=run_spec(config()), number=1)], request, largest=10)
+    lines = sbatch_options(array, request)["slurm_setup"]
+
+    script = "\n".join([*lines, "exec sh -c 'kill -USR1 $$; echo alive'"])
+    said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+
+    assert said.stdout == "alive\n"

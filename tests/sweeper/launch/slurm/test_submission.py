@@ -12,7 +12,7 @@ from sweeper.launch.slurm import commands, launcher
 from sweeper.launch.slurm.commands import Queued
 from sweeper.launch.slurm.launcher import run_on_slurm
 from sweeper.launch.slurm.submit import Refused, explain_refusal, read_request
-from sweeper.launch.slurm.tickets import Tickets
+from sweeper.launch.tickets import Tickets
 from sweeper.planning.plan import Task
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
@@ -78,7 +78,7 @@ def test_a_later_submission_is_tried_again_until_slurm_takes_it(
 
     (sentence,) = (text for text in said if "not submitted" in text)
     assert sentence.startswith("1 run not submitted. ")
-    assert sentence.endswith(" later. Meanwhile this command tries again every 0.2 s.")
+    assert sentence.endswith(" Meanwhile this command tries again every 0.2 s.")
     tickets = Tickets(ledger)
     assert tickets.latest_numbers().keys() == {task.spec.run_id for task in tasks}
     folders = {path.name for path in (ledger.results / "slurm").iterdir()}
@@ -91,7 +91,7 @@ def test_a_controller_that_does_not_answer_is_said_to_and_nothing_is_left(
     fails, _ = busy
     fails["sbatch"] += [True]
 
-    with pytest.raises(ValueError, match="Its controller does not answer: repeat the command l"):
+    with pytest.raises(ValueError, match=r"repeat the command later if its queue is full"):
         list(run_on_slurm(tasks, ledger, request_))
 
     assert not list((ledger.results / "slurm/queued").iterdir())
@@ -110,20 +110,19 @@ def test_a_path_that_sbatch_would_change_is_refused(request_, tasks, tmp_path, n
 
 
 @pytest.mark.parametrize(("state", "is_said"), [("PD", True), ("R", False)])
-def test_jobs_that_are_held_are_said_to_be_unless_they_run(
-    request_, busy, tasks, ledger, state, is_said
-):
-    """As after `scontrol hold`: SLURM heeds it when the job is to start again."""
+def test_why_jobs_wait_is_said_once_unless_they_run(request_, busy, tasks, ledger, state, is_said):
+    """Which nodes are down differs from one look to the next."""
     _, jobs = busy
     said = []
 
-    for event in islice(run_on_slurm(tasks, ledger, request_), 6):
+    for look, event in enumerate(islice(run_on_slurm(tasks, ledger, request_), 6)):
         said += event.said
-        jobs[:] = [replace(job, state=state, reason="JobHeldUser") for job in jobs]
+        reason = f"ReqNodeNotAvail, UnavailableNodes:n[1-{look + 2}]"
+        jobs[:] = [replace(job, state=state, reason=reason) for job in jobs]
 
-    held = [text for text in said if "held" in text]
-    words = "Jobs are held (JobHeldUser): they start after `scontrol release`"
-    assert [text.startswith(words) for text in held] == [True] * is_said
+    told = [text for text in said if "wait because" in text]
+    words = "Jobs wait because of ReqNodeNotAvail (`man squeue`): "
+    assert [text.startswith(words) for text in told] == [True] * is_said
 
 
 @pytest.mark.parametrize("was_cut_off", [False, True])
@@ -147,32 +146,12 @@ def test_a_run_whose_job_is_back_in_the_queue_is_said_to_be_queued(
     assert {*queued} == {task.spec.run_id}
 
 
-POLICY = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-
-
-@pytest.mark.parametrize(
-    ("lines", "advice"),
-    [
-        (["QOSMaxSubmitJobPerUserLimit", POLICY], "The queue is full for now: repeat the command"),
-        (["Resource temporarily unavailable"], "The queue is full for now: repeat the command"),
-        (
-            ["Requested time limit is invalid (missing or exceeds some limit)"],
-            "Request less with hydra.launcher.time_min=N",
-        ),
-        (["QOSMaxGRESPerJob", POLICY], "Your account or QOS allows less"),
-        (
-            ["Invalid account or account/partition combination specified"],
-            "Name yours with hydra.launcher.account=NAME",
-        ),
-        (["Invalid partition name specified"], "Choose one that sinfo lists with"),
-        (["Requested node configuration is not available"], "Request what a node has"),
-        (["Requested reservation is invalid"], "Correct it under hydra.launcher (conf/hydra"),
-    ],
-)
-def test_advice_fits_what_sbatch_prints(lines, advice):
-    """The texts are SLURM's own (slurm_errno.c)."""
-    printed = "\n".join(f"sbatch: error: {line}" for line in lines)
+def test_a_refusal_is_what_sbatch_says_and_where_to_correct_it():
+    printed = "sbatch: error: No such partition\nsbatch: error: Batch submission failed: Invalid."
 
     said = explain_refusal(printed)
 
-    assert said.startswith(f"SLURM must accept the jobs; sbatch says: {'. '.join(lines)}. {advice}")
+    assert said.startswith(
+        "SLURM must accept the jobs; sbatch says: No such partition. Batch submission failed: "
+        "Invalid. Request what the cluster has, under hydra.launcher"
+    )

@@ -1,0 +1,100 @@
+"""Tables of examples to a target are judged without runs: MLPerf's, and a reader's own."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.stats.batch_limits import critical_batch
+from analysis.tables.published import read_reached
+
+ROOT = Path(__file__).parents[3]
+TABLES = ROOT / "docs/results/mlperf/tables"
+
+
+def fit(name):
+    reached, _ = read_reached(TABLES / f"{name}.csv")
+    return critical_batch(reached, np.random.default_rng(0), 200)
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio"),
+    [
+        # By weights 1 / examples**2 and the number of seeds, computed elsewhere.
+        ("bert", 12_720), ("rnnt", 3_690), ("retinanet", 1_440), ("rgat", 115_751),
+        ("flux1", 2_766), ("llama31_8b", 84), ("llama2_70b_lora", 40), ("gpt_oss_20b", 72),
+        ("qwen35_397b_grpo", 1_104), ("gpt3", 22_474),
+    ],
+)  # fmt: skip
+def test_mlperf_points_have_the_ratio_that_was_computed_by_hand(name, ratio):
+    found = fit(name)
+
+    assert found.fewest_examples / found.fewest_steps == pytest.approx(ratio, rel=0.005)
+
+
+def test_a_wild_seed_of_gpt3_is_named_and_a_law_that_breaks_says_where():
+    gpt3, retinanet = fit("gpt3").critical_batch, fit("retinanet")
+
+    assert gpt3.note.startswith("seed 7 at 3,072 is 540 standard deviations off the others")
+    assert gpt3.without.value == pytest.approx(16_841, rel=0.001)
+    assert np.isnan(retinanet.critical_batch.value)
+    assert retinanet.holds_up_to == 2560
+    assert "4,096 takes 23 % more examples than that" in retinanet.critical_batch.note
+
+
+def test_the_command_says_what_a_doubling_costs_and_how_the_settings_grow(command):
+    said = command("analysis", "scaling", str(TABLES / "maskrcnn.csv")).stdout
+
+    assert "no difference is shown between 48 and 64, 64 and 96, 96 and 128" in said
+    assert "at 3 of 7 batches every seed measured the same" in said
+    assert "left out: seed 10 at 64 is 19 standard deviations off the others" in said
+    assert "rules in the interval: linear (1); in proportion to the batch up to 128" in said
+
+
+def test_steps_are_examples_and_epochs_are_up_to_a_factor(tmp_path):
+    frame = pd.DataFrame({"global_batch": [2, 2, 4], "seed": [0, 1, 0], "warmup_steps": 3})
+    steps, epochs = tmp_path / "steps.parquet", tmp_path / "epochs.csv"
+    frame.assign(steps_to_target=[10, 12, None]).to_parquet(steps)
+    frame.assign(epochs_to_target=[1.5, 2, 3]).to_csv(epochs)
+
+    reached, unit = read_reached(steps)
+
+    assert unit == "examples"
+    assert reached["examples_to_target"].tolist()[:2] == [20, 24]
+    assert reached["reached_target"].tolist() == [True, True, False]
+    assert read_reached(epochs)[1] == "epochs"
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("batch,seed\n1,2", "must have the columns global_batch, seed and examples_to_target or "
+         "steps_to_target or epochs_to_target; got batch, seed. Rename its columns."),
+        ("global_batch,seed,steps_to_target\n8,0,-3", "must have numbers above 0 and below 1e+18, "
+         "once for each batch and seed; got global_batch 8, seed 0, steps_to_target -3. Leave "
+         "steps_to_target empty where the target was not reached."),
+        ("global_batch,seed,steps_to_target\n8,0,3\n8,0,4", "must have numbers above 0 and below "
+         "1e+18, once for each batch and seed; got global_batch 8, seed 0, steps_to_target 4."),
+        ("global_batch,seed,steps_to_target\n8,0,inf", "must have numbers above 0 and below 1e+18"),
+        ("", "must be a whole CSV or parquet table; got: No columns to parse from file"),
+    ],
+)  # fmt: skip
+def test_a_table_that_cannot_be_judged_is_refused_in_a_sentence(tmp_path, table, message):
+    path = tmp_path / "table.csv"
+    path.write_text(table)
+
+    with pytest.raises(ValueError, match="must") as refused:
+        read_reached(path)
+
+    assert f"{path} {message}" in str(refused.value)
+
+
+def test_the_tables_are_those_of_the_package(tmp_path, monkeypatch):
+    pytest.importorskip("mlperf_logging")
+    monkeypatch.setattr(sys, "path", [str(ROOT / "examples/mlperf"), *sys.path])
+    from tables import write_tables
+
+    for path in write_tables(tmp_path):
+        assert path.read_text() == (TABLES / path.name).read_text()

@@ -1,0 +1,83 @@
+"""The critical batch of tuned studies, and the rule that asks for it, on a known hyperbola."""
+
+from dataclasses import replace
+
+import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
+from test_tuning import simulated, store
+
+from analysis.tuning.critical import tuned_critical_batch
+from sweeper.commands.project_facts import add_facts
+from sweeper.spec.run_spec import run_spec
+from sweeper.store.table_files import write_rows
+
+#: Li et al.'s equation 22, `1 / S = 1 / S_min - B_noise / E`, at S_min 100 and B_noise 500.
+STEPS = {100: 600, 500: 200, 2500: 120}
+RATES = {"base_lr": FloatDistribution(1e-3, 1, log=True)}
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Studies whose first trial takes as many steps to a loss of 1 as the paper's, others more."""
+
+    def make(space=RATES):
+        tuned = simulated(seeds=(0, 1), n_trials=3, space=RATES, batches=(*STEPS,))
+        tuned = replace(tuned, space=space)
+        tuned.trials[["loss", "value"]] = 0.5
+        tuned.trials["outcome"] = "finished"
+        store(tuned, tmp_path)
+        curves = []
+        for row in tuned.trials.to_dict("records"):
+            steps = STEPS[row["global_batch"]] * (1 + row["trial"] / 2)
+            for epoch in range(1, 13):  # straight from 2 over 1, at those steps, to 1/2
+                step = epoch * steps / 8
+                curves.append(
+                    {"run_id": row["run_id"], "attempt": 1, "epoch": epoch, "step": round(step),
+                     "examples_seen": round(step) * row["global_batch"],
+                     "val_loss": 2 - step / steps}
+                )  # fmt: skip
+        write_rows(curves, tmp_path / "curves" / "compact-1.parquet")
+        return tmp_path
+
+    return make
+
+
+@pytest.mark.parametrize("target", [1.0, 0.75, None])
+def test_the_best_trial_of_each_batch_gives_the_papers_noise_scale(results, target):
+    assert tuned_critical_batch(results(), target) == pytest.approx(500, rel=0.01)
+
+
+def test_surge_has_its_highest_rate_at_the_critical_batch(results, grid):
+    words = ["lr_rule=surge", "base_batch=500", "batch=125,500,2000", "base_lr=0.1", "bn_span=125"]
+    asked = [f"+lr_rule.measured_in={results()}", "+lr_rule.measured_at=1"]
+
+    specs = [
+        run_spec(config)
+        for config in add_facts(grid(*words, "lr_rule.noise_scale=critical", *asked), results())
+    ]
+
+    scale = specs[0].config.lr_rule.noise_scale
+    given = [run_spec(config) for config in grid(*words, f"lr_rule.noise_scale={scale}")]
+    assert [s.schedule.peak_lr for s in specs] == pytest.approx([0.08, 0.1, 0.08], rel=0.01)
+    assert [spec.run_id for spec in specs] == [spec.run_id for spec in given]
+
+
+@pytest.mark.parametrize(
+    ("space", "words", "said"),
+    [
+        ({"warmup": IntDistribution(0, 3)}, ["=1"], r"the learning rate must be tuned; got warmup"),
+        (RATES, ["=0.1"], "three or more batches must reach the target in every run; got 0"),
+        (
+            RATES,
+            [],
+            r"lr_rule\.noise_scale=critical needs \+lr_rule\.measured_in=FOLDER, .* got null",
+        ),
+    ],
+)
+def test_a_folder_that_does_not_say_it_is_refused(results, grid, space, words, said):
+    folder = results(space)
+    where = [f"+lr_rule.measured_in={folder}"] * len(words)
+    where += [f"+lr_rule.measured_at{level}" for level in words]
+
+    with pytest.raises(ValueError, match=said):
+        list(add_facts(grid("lr_rule=surge", "lr_rule.noise_scale=critical", *where), folder))

@@ -1,0 +1,80 @@
+"""How long a run is: in epochs, steps or examples; and warmups and milestones in each of these."""
+
+import pytest
+
+from sweeper.spec.run_spec import run_spec
+
+
+@pytest.fixture
+def spec(grid):
+    """A run of 61,440 examples an epoch at the default batch of 3,840: 16 steps."""
+
+    def make(*words):
+        (config,) = grid("warmup=0", *words)
+        return run_spec(config)
+
+    return make
+
+
+@pytest.mark.parametrize("words", ["steps=20", "examples=76800"])
+def test_twenty_steps_are_an_epoch_and_a_quarter(spec, words):
+    run = spec(words)
+
+    assert (run.total_steps, run.length, run.epochs) == (20, 1.25, 2)
+    assert [run.steps_at(epoch) for epoch in range(3)] == [16, 4, 0]
+    assert run.batch_plan.examples_before(2) == 76_800
+    assert run.batch_plan.position(18) == 1.125
+
+
+def test_a_run_in_epochs_has_the_identity_that_it_had_before_there_were_other_lengths(grid):
+    (config,) = grid("epochs=3", "warmup=1")
+    run = run_spec(config)
+    later = {"steps", "examples", "warmup_unit", "evaluate_every", "checkpoint_every"}
+
+    assert run.run_id == run_spec({k: v for k, v in config.items() if k not in later}).run_id
+    assert run.run_id == run_spec({**config, "checkpoint_every": 0.1}).run_id
+    assert run.run_id != run_spec({**config, "evaluate_every": 0.1}).run_id
+
+
+@pytest.mark.parametrize("words", [["warmup=4", "warmup_unit=steps"], ["warmup=0.25"]])
+def test_a_warmup_in_steps_is_one_in_epochs(spec, words):
+    flat = ["epochs=2", "schedule=constant"]
+    run, epochs = spec(*flat, *words), spec(*flat, "warmup=0.25")
+
+    assert [run.schedule.lr(s) for s in range(32)] == [epochs.schedule.lr(s) for s in range(32)]
+
+
+@pytest.mark.parametrize("batch", [1280, 3840, 7680])
+def test_a_warmup_in_steps_ends_at_its_last_step_at_every_batch(spec, batch):
+    """At a rate that jumps, a step more would be seen."""
+    words = [f"batch={batch}", "steps=49", "warmup=7", "warmup_unit=steps"]
+    run = spec(*words, "warmup_start=constant", "lr_rule=linear", "schedule=constant")
+
+    rates = [run.schedule.lr(step) for step in range(9)]
+    assert rates == [run.schedule.start_lr] * 7 + [run.schedule.peak_lr] * 2
+
+
+@pytest.mark.parametrize(
+    ("unit", "milestones"), [("steps", "[4,10]"), ("examples", "[15360,38400]")]
+)
+def test_milestones_count_in_the_unit_of_the_warmup(spec, unit, milestones):
+    words = [f"warmup_unit={unit}", "steps=12", "schedule=periodic_decay"]
+    run = spec(*words, f"schedule.milestones={milestones}", "schedule.factor=0.5")
+
+    peak = run.schedule.peak_lr
+    rates = [run.schedule.lr(step) / peak for step in range(12)]
+    assert rates == [1.0] * 4 + [0.5] * 6 + [0.25] * 2
+
+
+def test_a_decay_ends_with_the_training(spec):
+    run = spec("steps=20", "schedule=cosine", "schedule.end_lr=0")
+
+    assert run.schedule.lr(10) == pytest.approx(run.schedule.peak_lr / 2)
+    assert run.schedule.lr(20) == pytest.approx(0)
+
+
+@pytest.mark.parametrize("preset", [[], ["+experiment=mccord2021_warmup_small"]])
+def test_a_typed_length_replaces_the_epochs_of_the_defaults_and_of_a_preset(grid, preset):
+    config = grid(*preset, "steps=20")[0]
+
+    assert (config["epochs"], config["steps"], config["examples"]) == (None, 20, None)
