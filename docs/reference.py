@@ -11,6 +11,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 import analysis
+import sweeper
 from sweeper import CONFIG_FOLDER
 from sweeper.cli import COMMANDS
 from sweeper.spec.config import RunConfig
@@ -112,12 +113,19 @@ def _help(*words: str) -> str:
 
 
 def api() -> Iterator[str]:
-    """What `analysis` exports for notebooks."""
-    yield "# `import analysis`\n"
+    """What `sweeper` and `analysis` export for notebooks."""
+    yield "# Python\n\n## import sweeper\n"
+    for name in ("plan", "run"):
+        yield from _describe(getattr(sweeper, name))
+    yield "## import analysis\n"
+    constants = [name for name in analysis.__all__ if name.isupper()]
     for name in analysis.__all__:
-        exported = getattr(analysis, name)
-        if name.isupper():
-            yield f"## {name}\n\n`{exported}`\n"
-        else:
-            where = f"{exported.__module__}.{exported.__qualname__}"
-            yield f"::: {where}\n    options: {{heading_level: 2, show_root_full_path: false}}\n"
+        if name not in constants:
+            yield from _describe(getattr(analysis, name))
+    for name in constants:
+        yield f"### {name}\n\n`{getattr(analysis, name)}`\n"
+
+
+def _describe(exported: Any) -> Iterator[str]:
+    where = f"{exported.__module__}.{exported.__qualname__}"
+    yield f"::: {where}\n    options: {{heading_level: 3, show_root_full_path: false}}\n"
