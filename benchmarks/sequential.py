@@ -14,7 +14,7 @@ from scipy import stats
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from simulated_questions import NOISES, Kind, alike, asked, best_of, no_worse
+from simulated_questions import NOISES, Kind, asked, best_of, no_worse
 
 from analysis.sequential.looks import Looks
 
@@ -23,7 +23,6 @@ NOTHING = {
     "best of 2": best_of(0, 0),
     "best of 4": best_of(0, 0, 0, 0),
     "no worse, 3 batches": no_worse(0, -1, -1, -1, margin=1),
-    "alike": alike(0, 1, margin=1),
 }
 #: In standard deviations of the noise.
 SOMETHING = {
@@ -33,7 +32,6 @@ SOMETHING = {
     "best of 4, by 2": best_of(0, 0, 0, 2),
     "best of 4, in steps of 2": best_of(0, 2, 4, 6),
     "no worse by 1: 2 equal, 1 worse by 3": no_worse(0, 0, 0, -3, margin=1),
-    "alike within 2: equal": alike(0, 0, margin=2),
 }
 
 

@@ -24,7 +24,7 @@ from sweeper.store.ledger import Ledger
 from sweeper.store.row_file import RowFile
 
 READ = ("config_json", "micro_batch", "wall_s", "started_at", "device_kind")
-DEFAULTS = configs_of(["batch=3840"], config_dir=None)[0]
+DEFAULTS = next(configs_of(["batch=3840"], config_dir=None))
 HEADS = "folder|predicted from|runs|median error|with its sign|of the sum|within the bounds"
 
 
