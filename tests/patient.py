@@ -9,6 +9,19 @@ from pytorch_lightning.callbacks import Callback
 _AT_MOST_S = 300
 
 
+class UntilEnded(Callback):
+    """A run with a low learning rate begins no further epoch: somebody has to end it."""
+
+    def __init__(self, below_lr: float, after_epochs: int) -> None:
+        self.below_lr, self.after_epochs = below_lr, after_epochs
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        del pl_module
+        lr = trainer.optimizers[0].param_groups[0]["lr"]
+        if lr < self.below_lr and trainer.current_epoch == self.after_epochs:
+            time.sleep(_AT_MOST_S)
+
+
 class UntilThirdRun(Callback):
     """The first run of two epochs in a folder waits until three runs have begun there."""
 

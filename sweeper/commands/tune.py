@@ -51,7 +51,7 @@ def run_tuning(
     settings = StudySettings(
         space=found.space,
         objective=parse_objective(options["objective"], options["metric"], options["metric_mode"]),
-        **{name: options[name] for name in ("sampler", "sampler_seed")},
+        **{name: options[name] for name in ("sampler", "sampler_seed", "pruner")},
     )
 
     def find_configs(chosen: Sequence[str]) -> Iterator[Mapping[str, Any]]:

@@ -24,11 +24,19 @@ from sweeper.store.energy import energy_kwh
 from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import own_code, read_hashes, record_code
-from sweeper.store.publish import Text, parse_as, publish_json, read_as, read_mapping
+from sweeper.store.publish import (
+    Text,
+    parse_as,
+    publish_json,
+    publish_text,
+    read_as,
+    read_mapping,
+)
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
 from sweeper.store.row_file import ROW_FOLDERS
 from sweeper.store.seal import is_sound
 
+_CANCEL = "cancel.txt"
 _PEAK_LR = "peak_lr.json"
 
 
@@ -187,6 +195,17 @@ class Attempt:
     def is_released(self) -> bool:
         """Whether its end was recorded."""
         return (self.folder / "released.json").exists()
+
+    def request_cancel(self, reason: str) -> None:
+        """Ask the process that holds this attempt to end it at once, preempted for this reason."""
+        publish_text(self.folder / _CANCEL, reason)
+
+    def cancel_reason(self) -> str | None:
+        """Why this attempt should be ended; None if it should not."""
+        try:
+            return (self.folder / _CANCEL).read_text(errors="replace")
+        except OSError:
+            return None
 
     def request_graceful_stop(self) -> None:
         """Ask the ranks to checkpoint after the current step and exit; ignore a failing disk."""

@@ -42,7 +42,7 @@ class PointStudy:
                 study_name=name,
                 storage=storage,
                 sampler=settings.new_sampler(0),
-                pruner=optuna.pruners.NopPruner(),
+                pruner=settings.new_pruner(),
                 direction="maximize" if settings.objective.mode == "max" else "minimize",
                 load_if_exists=True,
             )
@@ -132,6 +132,16 @@ class PointStudy:
                 assert isinstance(chosen, CategoricalDistribution)
                 trial.suggest_categorical(key, chosen.choices)
 
+    def report(self, trial: optuna.Trial, value: float, number: int) -> None:
+        """Report a trial's value at its evaluation `number` to the pruner, unless it has that."""
+        if number not in self.trials()[trial.number].intermediate_values:
+            trial.report(value, number)
+
+    def should_prune(self, trial: optuna.Trial) -> bool:
+        """Whether the pruner would stop a trial."""
+        with _ignore_warnings():
+            return trial.should_prune()
+
     def tell(self, trial: optuna.Trial, row: Mapping[str, Any]) -> bool:
         """Give a trial the result of its ended run, or the worst if that diverged.
 
@@ -156,7 +166,7 @@ class PointStudy:
         reason: str,
         value: float | None = None,
     ) -> None:
-        """Record how a trial ended: why it failed, or its value."""
+        """Record how a trial ended: why it failed or was pruned, or its value."""
         trial.set_user_attr(OUTCOME_KEY, outcome)
         if reason:
             trial.set_user_attr(REASON_KEY, reason)

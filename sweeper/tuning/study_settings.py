@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from optuna.distributions import distribution_to_json
+from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 
 from sweeper.spec.import_path import call, import_callable
@@ -74,28 +75,42 @@ def parse_objective(
 
 @dataclass(frozen=True, kw_only=True)
 class StudySettings:
-    """How studies choose and judge their trials; `sampler` is a `_target_` and its options."""
+    """How studies choose and judge their trials.
+
+    Sampler and pruner are mappings of `_target_` and options.
+    """
 
     space: Space
     objective: Objective
     sampler: Mapping[str, Any]
     sampler_seed: int
+    pruner: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        """ValueError if the sampler cannot be built."""
+        """ValueError if the sampler or pruner cannot be built."""
         self.new_sampler(0)
+        self.new_pruner()
 
     @property
     def stored_space(self) -> dict[str, str]:
         """The space as text, for storage."""
         return {key: distribution_to_json(chosen) for key, chosen in self.space.items()}
 
+    @property
+    def is_pruned(self) -> bool:
+        """Whether trials may be stopped before their end."""
+        return not isinstance(self.new_pruner(), NopPruner)
+
     def new_sampler(self, number: int) -> BaseSampler:
         """The sampler of a trial; it keeps no state between trials, so that studies can resume."""
         kind = import_callable(self.sampler["_target_"], "hydra.sweeper.sampler")
         if kind is QuasiRandomSampler:
-            return _build(self.sampler, seed=self.sampler_seed, space=self.space)
-        return _build(self.sampler, seed=self.trial_seed(number))
+            return _build(self.sampler, "sampler", seed=self.sampler_seed, space=self.space)
+        return _build(self.sampler, "sampler", seed=self.trial_seed(number))
+
+    def new_pruner(self) -> BasePruner:
+        """The pruner."""
+        return _build(self.pruner, "pruner")
 
     def trial_seed(self, number: int) -> int:
         """The seed of a trial's sampler."""
@@ -108,10 +123,11 @@ class StudySettings:
             "hydra.sweeper.objectives": [self.objective.spelled],  # a list, as in older studies
             "hydra/sweeper/sampler": self.sampler,
             "hydra.sweeper.sampler_seed": self.sampler_seed,
+            "hydra/sweeper/pruner": self.pruner,
         }
         return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
 
 
-def _build(node: Mapping[str, Any], **more: Any) -> Any:
+def _build(node: Mapping[str, Any], name: str, **more: Any) -> Any:
     options = {str(key): value for key, value in node.items() if key != "_target_"}
-    return call(node["_target_"], key="hydra.sweeper.sampler", settings={**options, **more})
+    return call(node["_target_"], key=f"hydra.sweeper.{name}", settings={**options, **more})

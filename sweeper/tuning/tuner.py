@@ -1,4 +1,4 @@
-"""Ask and tell: turns trials into runs, and gives their results to the study."""
+"""Ask and tell: turns trials into runs, and gives curves to the pruner and results to the study."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,8 +11,10 @@ from optuna.trial import TrialState
 from sweeper.planning.plan import Event, Task, claim_tasks, plan
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
-from sweeper.store.attempt import End
+from sweeper.spec.sentences import several
+from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
+from sweeper.store.row import epoch_value
 from sweeper.tuning.point_study import RUNS_KEY, PointStudy
 from sweeper.tuning.space import format_override
 
@@ -27,6 +29,8 @@ class _RunningTrial:
     study: PointStudy  # that asked for it
     trial: optuna.Trial  # Optuna's own
     spec: RunSpec  # its run, which may be that of other trials too
+    reported: int = 0  # evaluations that the pruner has seen
+    pruned: str = ""  # why the pruner has stopped it; empty if it has not
 
 
 @dataclass(kw_only=True)
@@ -45,6 +49,7 @@ class Tuner:
     _running: list[_RunningTrial] = field(default_factory=list)
     _ready: dict[str, Task] = field(default_factory=dict)
     _started: set[str] = field(default_factory=set)
+    _attempts: dict[str, Attempt] = field(default_factory=dict)
     _ends_without_result: Counter[str] = field(default_factory=Counter)
     _has_stopped: bool = False
 
@@ -67,9 +72,14 @@ class Tuner:
                 return
 
     def handle(self, event: Event) -> None:
-        """End trials whose runs have ended."""
+        """End trials whose runs have ended, and stop those that the pruner rejects."""
+        for attempt in (*event.began, *event.elsewhere):
+            self._attempts[attempt.spec.run_id] = attempt
         for run_id, end in event.ended.items():
             self._handle_end(run_id, end)
+        for running in list(self._running):
+            if running.study.settings.is_pruned and not running.pruned:
+                self._prune(running)
 
     def _next_study(self) -> PointStudy | None:
         """The study with trials left that has the fewest running, then the fewest started."""
@@ -107,7 +117,7 @@ class Tuner:
         self._started.discard(run_id)
         self._ends_without_result[run_id] += not end.outcome.is_result
         for running in [r for r in self._running if r.spec.run_id == run_id]:
-            if end.outcome.is_result:
+            if end.outcome.is_result or running.pruned:
                 self._finish(running)
             elif self._ends_without_result[run_id] < self.max_attempts:
                 task = Task(spec=running.spec, number=self.ledger.last_attempt(run_id) + 1)
@@ -124,11 +134,43 @@ class Tuner:
         if run_id in self._started or run_id in self._ready:
             return
         row = self.ledger.measured({run_id}, [study.settings.objective.column]).get(run_id)
+        if study.settings.is_pruned:
+            list(self._report(running))  # up to its last evaluation
         self._running.remove(running)
         if row is None or not Outcome(row["outcome"]).is_result:
-            study.record_end(trial, TrialState.FAIL, "failed", "stopped before its end")
+            reason = running.pruned or "stopped before its end"
+            study.record_end(trial, TrialState.PRUNED, "pruned", reason)
         elif not study.tell(trial, row) and not study.trials(TrialState.COMPLETE):
             self._has_stopped = True
         self.say(study.describe_trial(trial.number))
         if self._has_stopped:
             self.say("No further trials are started: the others would not be measured either.")
+
+    def _prune(self, running: _RunningTrial) -> None:
+        """Stop a trial that the pruner rejects, and its run unless another trial needs it."""
+        run_id, study, number = running.spec.run_id, running.study, running.trial.number
+        for number_seen, step in self._report(running):
+            if step < running.spec.total_steps and study.should_prune(running.trial):
+                running.pruned = f"pruned after {several(number_seen, 'evaluation')}, as trial "
+                running.pruned += f"{number} of {study.name}"
+                same_run = [other for other in self._running if other.spec.run_id == run_id]
+                if not all(other.pruned for other in same_run):
+                    return
+                if run_id in self._started and run_id in self._attempts:
+                    self._attempts[run_id].request_cancel(running.pruned)
+                elif self._ready.pop(run_id, None):
+                    for other in same_run:
+                        self._finish(other)
+                return
+
+    def _report(self, running: _RunningTrial) -> Iterator[tuple[int, int]]:
+        """Report a run's evaluations to the pruner, in order: how many so far, and the step."""
+        column, run_id = running.study.settings.objective.column, running.spec.run_id
+        attempt = self._attempts.get(run_id) or Attempt.load(
+            self.ledger, run_id, self.ledger.last_attempt(run_id)
+        )
+        for row in attempt.curve()[running.reported :] if attempt else ():
+            running.reported += 1
+            if (value := epoch_value(row, column)) is not None:
+                running.study.report(running.trial, value, running.reported)
+            yield running.reported, row["step"]

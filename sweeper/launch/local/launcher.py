@@ -220,6 +220,9 @@ class _Runs:
                     kill_processes(run.processes)
                     self._forget_running(attempt)
                     self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number + 1))
+                elif (reason := attempt.cancel_reason()) is not None:  # as of a pruned trial
+                    kill_processes(run.processes)
+                    self._publish(attempt, End(outcome=Outcome.PREEMPTED, reason=reason))
             self._follow_remote_runs()
         for run in list(self._running):
             if end := collect_end(run, self.why_stopped):

@@ -66,6 +66,7 @@ def store(tuned: Tuned, results) -> None:
     settings = StudySettings(
         space=tuned.space, objective=parse_objective("val_loss"), sampler_seed=0,
         sampler={"_target_": "sweeper.tuning.samplers.QuasiRandomSampler"},
+        pruner={"_target_": "optuna.pruners.NopPruner"},
     )  # fmt: skip
     storage, curves = open_storage(results), []
     rows = tuned.trials.assign(val_loss=tuned.trials["loss"], attempt=1, config_json="{}")

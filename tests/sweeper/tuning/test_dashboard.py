@@ -25,6 +25,7 @@ def journal(results) -> Path:
     settings = StudySettings(
         space=SPACE, objective=parse_objective("val_loss"), sampler_seed=0,
         sampler={"_target_": "optuna.samplers.RandomSampler"},
+        pruner={"_target_": "optuna.pruners.NopPruner"},
     )  # fmt: skip
     study = PointStudy("batch=256 made-up", ["batch=256"], settings, open_storage(results))
     for outcome in ("finished", "diverged"):

@@ -1,4 +1,4 @@
-"""Trials in parallel, retried; killed ones are in test_killed.py."""
+"""Trials in parallel, pruned, retried; killed ones are in test_killed.py."""
 
 import itertools
 from collections import Counter
@@ -43,6 +43,36 @@ def test_parallel_trials_do_not_wait_for_each_other(tune, results, studies):
     assert [len(study.trials) for study in studies()] == [2, 2, 2]
 
 
+def test_a_pruned_trial_stays_pruned_and_in_the_table(tune, studies, rows, capsys):
+    """The trial at base_lr=0.001 is worse than the one at 0.3, and begins no fourth epoch."""
+    words = [
+        "base_lr=tag(tune, choice(0.001, 0.3))", "epochs=5", "n_trials=2", LOSS,
+        "data.num_train_examples=256", "hydra/sweeper/sampler=quasi_random",
+        "hydra/sweeper/pruner=median", "hydra.sweeper.pruner.n_startup_trials=1",
+        "+trainer.callbacks=[{_target_: patient.UntilEnded, below_lr: 0.01, after_epochs: 3}]",
+    ]  # fmt: skip
+    code = tune(*words, jobs=1)
+    first, last = studies()[0].trials
+    capsys.readouterr()
+    again = tune(*words, jobs=1)
+    table = capsys.readouterr().out.partition("Runs\n")[2].splitlines()
+
+    assert (code, again) == (0, 0)
+    assert first.state.name == "COMPLETE"
+    assert len(first.intermediate_values) == 5
+    assert last.state.name == "PRUNED"
+    assert {tuple(line.split()[:2]) for line in table[2:4]} == {
+        ("0.3", "finished"),
+        ("0.001", "preempted"),
+    }
+    assert last.user_attrs["outcome"] == "pruned"
+    run = rows().loc[last.user_attrs["run_ids"][0]]
+    assert run.outcome == "preempted"
+    assert run.reason.startswith("pruned after ")
+    assert 0 < run.epochs_completed <= 3
+    assert run.attempt == 1
+
+
 @pytest.mark.slow
 def test_failed_trials_are_queued_again_on_request(tune, studies, tmp_path):
     """The model fails while a file is missing."""
@@ -69,6 +99,7 @@ def test_a_launcher_that_takes_every_task_gets_no_more_trials_than_may_run_at_a_
     settings = StudySettings(
         space=found.space, objective=parse_objective("val_loss"), sampler_seed=0,
         sampler={"_target_": "optuna.samplers.RandomSampler"},
+        pruner={"_target_": "optuna.pruners.NopPruner"},
     )  # fmt: skip
     storage = open_storage(results)
     tuner = Tuner(

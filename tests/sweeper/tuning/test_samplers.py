@@ -5,9 +5,11 @@ import zlib
 
 import optuna
 import pytest
+from omegaconf import OmegaConf
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from sweeper import CONFIG_FOLDER
 from sweeper.tuning.point_study import PointStudy
 from sweeper.tuning.samplers import value_at
 from sweeper.tuning.storage import open_storage
@@ -24,10 +26,13 @@ SAMPLERS = {
 }
 
 
-def open_study(folder, sampler, space, seed=0) -> PointStudy:
+NO_PRUNER = {"_target_": "optuna.pruners.NopPruner"}
+
+
+def open_study(folder, sampler, space, seed=0, pruner=NO_PRUNER) -> PointStudy:
     settings = StudySettings(
         space=space, objective=parse_objective("val_loss"), sampler=sampler,
-        sampler_seed=seed,
+        sampler_seed=seed, pruner=pruner,
     )  # fmt: skip
     return PointStudy("batch=256", ["batch=256"], settings, open_storage(folder))
 
@@ -105,6 +110,26 @@ def test_a_trial_cut_off_before_it_had_all_parameters_keeps_its_number_and_gets_
 
     assert (resumed.number, resumed.params) == (0, undisturbed.params)
     assert len(study.trials()) == 1
+
+
+@pytest.mark.parametrize("name", ["median", "hyperband", "successive_halving"])
+def test_every_pruner_stops_some_of_ten_trials_each_worse_than_the_one_before(tmp_path, name):
+    pruner = OmegaConf.load(CONFIG_FOLDER / f"hydra/sweeper/pruner/{name}.yaml")
+    study = open_study(tmp_path, *SAMPLERS["random"], pruner=OmegaConf.to_container(pruner))
+    stopped = []
+    for badness in range(10):
+        trial = study.ask()
+        for number in range(1, 31):
+            study.report(trial, badness + 1 / number, number)
+            if study.should_prune(trial):
+                stopped.append(badness)
+                study.record_end(trial, TrialState.PRUNED, "pruned", "worse than others")
+                break
+        else:
+            tell(study, trial)
+
+    assert stopped
+    assert 0 not in stopped
 
 
 def test_quasi_random_points_fill_the_range_more_evenly_than_chance(tmp_path):
