@@ -14,6 +14,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lightning_modules.callbacks.epoch_means import Evaluation
 from lightning_modules.memory.short_run import least_micro_batch, train_short_run, wanted_steps
 from lightning_modules.process.device import peak_of_process_gib
 from lightning_modules.run_class import do_nothing, run_class
@@ -124,6 +125,8 @@ class _TracedFit(Callback):
                 loaders = {"train_dataloaders": repeated}
             trainer.limit_val_batches = 0
             callbacks: list[Callback] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
+            # The plan of a small data set has an evaluation before the last traced step.
+            callbacks[:] = [each for each in callbacks if not isinstance(each, Evaluation)]
             callbacks.append(self)
             modes.enter_context(self.memory)
             trainer.fit(module, **loaders)

@@ -35,7 +35,7 @@ def test_the_help_names_every_command_and_every_group_with_its_options(command):
     assert said.returncode == 0
     for name, (_, text) in COMMANDS.items():
         assert f"  {name:<12} {text}\n" in said.stdout
-    assert "  lr_rule              adascale, legw, linear," in said.stdout
+    assert "  lr_rule              adam_sde, adascale, half_life," in said.stdout
     assert "  +recipe              goyal2017," in said.stdout
     assert "  hydra/launcher       local, queue, slurm, slurm_frontier, slurm_lumi," in said.stdout
     assert max(map(len, said.stdout.splitlines())) <= 100
