@@ -98,8 +98,12 @@ def complete_config(config: Config) -> Config:
 
 
 def _defaults(config: Config) -> Config:
-    is_own = not is_ours(config.get("module", {}).get("_target_", "sweeper."))
-    return _compose("own" if is_own else "classifier")
+    if not is_ours(config.get("module", {}).get("_target_", "sweeper.")):
+        return _compose("own")
+    model = (config.get("model") or {}).get("_target_")
+    if model != group_settings("model", "gpt")["_target_"]:
+        return _compose("classifier")
+    return _compose("language_model") | {"model": {}}  # it is model=gpt that chooses the module
 
 
 @cache
