@@ -166,7 +166,7 @@ def best_trials(tuned: Tuned) -> pd.DataFrame:
 def tuned_confounds(tuned: Tuned) -> list[str]:
     """What the trials differ in besides the batch and what was tuned, as sentences."""
     compared = tuned.trials.reindex(columns=tuned.trials.columns.union([*ALIKE]))
-    return confounds(compared[compared["run_id"].notna()], ["global_batch"])
+    return confounds(compared[compared["global_batch"].notna()], ["global_batch"])
 
 
 def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.DataFrame:

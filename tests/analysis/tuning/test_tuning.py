@@ -20,7 +20,13 @@ from analysis.figures.target import draw_steps_to_target
 from analysis.tuning.figures import draw_rates, draw_trials
 from analysis.tuning.rates import regret, tuned_optima
 from analysis.tuning.report import describe_studies
-from analysis.tuning.studies import Tuned, best_trials, load_tuned, steps_to_target
+from analysis.tuning.studies import (
+    Tuned,
+    best_trials,
+    load_tuned,
+    steps_to_target,
+    tuned_confounds,
+)
 from sweeper.store.table_files import write_rows
 from sweeper.tuning.point_study import RUNS_KEY, PointStudy
 from sweeper.tuning.samplers import QuasiRandomSampler
@@ -345,6 +351,13 @@ def test_the_command_writes_figures_and_words(folder, tmp_path, capsys, monkeypa
     assert sorted(path.name for path in tmp_path.glob("*.svg")) == [
         "tuned_rates.svg", "tuned_steps.svg", "tuned_trials.svg",
     ]  # fmt: skip
+
+
+def test_a_trial_that_still_runs_makes_its_study_no_other_kind_of_run(few):
+    trials = few.trials.assign(bn_span=1)
+    trials.loc[0, trials.columns.difference(["study", "trial", "run_id"])] = None
+
+    assert tuned_confounds(replace(few, trials=trials)) == []
 
 
 def test_studies_of_optuna_itself_are_left_out(tmp_path):
