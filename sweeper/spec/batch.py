@@ -75,11 +75,11 @@ def split_global_batch(
         raise ValueError(msg)
     unit = micro_batch * world_size
     if global_batch % unit:
+        other = "other devices or num_nodes" if global_batch % world_size else "another micro_batch"
         msg = (
             f"batch must be a multiple of micro_batch x ranks = {micro_batch} x {world_size} = "
             f"{unit}; got batch={global_batch}. "
-            f"{_nearest_batches(global_batch, unit)}, or use "
-            f"{'other devices' if global_batch % world_size else 'another micro_batch'}."
+            f"{_nearest_batches(global_batch, unit)}, or use {other}."
         )
         raise ValueError(msg)
     return BatchSplit(
@@ -111,7 +111,7 @@ def choose_micro_batch(global_batch: int, *, world_size: int, limit: int, bn_spa
         raise ValueError(msg)
     unit = world_size * bn_span
     if global_batch % unit:
-        of, others = f"the number of ranks, {unit}", "other devices"
+        of, others = f"the number of ranks, {unit}", "other devices or num_nodes"
         if bn_span > 1:
             of = f"ranks x bn_span = {world_size} x {bn_span} = {unit}"
             others = "another bn_span (1 for a model without BatchNorm), devices or num_nodes"

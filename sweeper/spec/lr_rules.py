@@ -381,8 +381,8 @@ def peak_lr(lr_rule: LRRule, at: Scaling) -> float:
         given = lr_rule.model_dump(exclude={"name"}, exclude_none=True, by_alias=True)
         msg = (
             f"lr_rule={lr_rule.name} must give a positive, finite rate; got {peak!r} at "
-            f"batch={at.global_batch}{''.join(f', lr_rule.{k}={v!r}' for k, v in given.items())}. "
-            "Correct the rule's settings."
+            f"batch={at.global_batch}, base_lr={at.base_lr!r}"
+            f"{''.join(f', lr_rule.{k}={v!r}' for k, v in given.items())}. Correct these settings."
         )
         raise ValueError(msg)
     return peak

@@ -8,6 +8,7 @@ from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import Hierarchical, PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.identity import MICRO
 from sweeper.spec.schedules import GrowingBatch, Seesaw
+from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import check_trainer
 
 
@@ -63,7 +64,7 @@ def check_methods(config: RunConfig) -> None:
     checks = (_optimizer_faults, _module_faults, _span_faults, _hook_faults, _reproducible_faults)
     for find_faults in (*checks, _clock_faults, _delay_faults):
         for sentence in find_faults(config):
-            raise ValueError(sentence)
+            raise ValueError(printable(sentence))
 
 
 def check_length(config: RunConfig) -> None:
@@ -110,7 +111,7 @@ def check_growth(config: RunConfig, warmup_epochs: float) -> None:
     """
     if config.growing:
         for sentence in _growth_faults(config, config.growing, warmup_epochs):
-            raise ValueError(sentence)
+            raise ValueError(printable(sentence))
 
 
 def _growth_faults(

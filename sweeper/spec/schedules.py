@@ -332,9 +332,11 @@ def build_decay(schedule: Schedule, training: Training, name: str) -> Decay:
         if callable(decay):  # a user's function may return anything
             factor = call_guarded(name, lambda at=epoch: number_or_nan(lambda: decay(at)))
         if not 0 <= factor * training.peak_lr < math.inf:
+            given = schedule.model_dump(exclude={"name", "target"}, exclude_none=True)
             msg = (
-                f"{name} must give finite rates, 0 or more; got a factor "
-                f"of {factor!r} at epoch {epoch:g}. Correct the schedule's settings."
+                f"{name} must give finite rates, 0 or more; got a factor of {factor!r} at epoch "
+                f"{epoch:g}{''.join(f', schedule.{k}={v!r}' for k, v in given.items())}. "
+                "Correct the schedule's settings."
             )
             raise ValueError(msg)
     return decay

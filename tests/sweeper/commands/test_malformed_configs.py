@@ -134,6 +134,13 @@ def test_every_wrong_value_is_planned_or_refused_with_rule_key_and_value(bases, 
     assert sorted(path.name for path in canary.iterdir()) in ([], ["imported"])
 
 
+def test_what_is_found_late_is_refused_as_well(bases):
+    """By a rule of several keys, or once all rates are computed."""
+    late = [(("metric",), "a\nb"), (("base_lr",), 1e308), (("schedule", "factor"), 1e308)]
+
+    check([(0, path, value) for path, value in late], bases)
+
+
 @pytest.mark.slow
 def test_thousands_of_wrong_values(bases):
     cases = malformed.cases(bases)[_FAST:_ALL]
