@@ -78,7 +78,7 @@ def draw_steps_to_target(
                   label="fitted hyperbola")  # fmt: skip
         value = fit.critical_batch.value
         if batches[0] <= value <= batches[-1]:
-            axes.axvline(value, color="#0072b2", linewidth=0.7, label="$E_{min} / S_{min}$")
+            axes.axvline(value, color="#0072b2", linewidth=0.7, label="E_min / S_min")
     missed = reached[~reached["reached_target"]]
     named = ", ".join(f"{batch:,}" for batch in sorted(missed["global_batch"].unique()))
     unmet = f"{several(len(missed), 'replicate')} never reached it (batch {named})."

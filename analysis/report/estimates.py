@@ -70,8 +70,8 @@ def estimate_all(
 
 
 def choose_batch(measured: Measured) -> Estimated:
-    """Which batch to train with, according to the largest group of comparable runs."""
-    runs = group_comparable(measured.runs_with_metric)[0].runs
+    """Which batch to train with, each at its best rate, by the largest group of comparable runs."""
+    runs = comparable_rates(measured.runs_with_metric)
     words, table = which_batch.advise_batch(runs, measured.metric)
     return _refuse_confounded(Estimated(which_batch.QUESTION, words, table), runs)
 
@@ -82,7 +82,7 @@ def _describe_chosen(largest: ComparableRuns, count: int, same_rule: pd.DataFram
     if num < count:
         parts += [
             f"The largest comparable group, {num} of {count}: {largest.title}{about}.",
-            "Best rates use all runs that differ only in base_lr.",
+            "Best rates and the batch to train with use all runs that differ only in base_lr.",
         ]
     if len(same_rule) < num:
         parts.append(

@@ -31,14 +31,15 @@ def compare_batches(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     limits are Welch's at 95 %, corrected for all pairs of batches (Bonferroni), as the best is
     known from the same seeds.
 
-    Uses `outcome`, `global_batch`, `warmup_epochs`, `lr_rule`, `examples_per_s`, `device_kind` and
-    the metric.
+    Uses `outcome`, `global_batch`, `warmup_epochs`, `lr_rule`, `base_lr`, `examples_per_s`,
+    `device_kind` and the metric.
 
     Returns:
         a row per batch: its setting, `num_seeds`, `loss`, `at_least`, `at_most` (null without two
         seeds), `speed` [examples per second; null if on several kinds of devices].
     """
-    frame = points(runs, metric.name).dropna(subset=["mean"])
+    setting = _setting(runs)
+    frame = points(runs, metric.name, setting).dropna(subset=["mean"])
     frame["num_seeds"] = frame["values"].map(len)
     fewest = min(2, frame["num_seeds"].max()) if len(frame) else 0
     frame = frame[(frame["num_diverged"] == 0) & (frame["num_seeds"] >= fewest)]
@@ -58,10 +59,15 @@ def compare_batches(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
     loss = metric.sign * (arms.means[rival] - arms.means)
     speed = runs.groupby("global_batch")["examples_per_s"].median()
     speed = speed if len({*runs["device_kind"].dropna()}) < 2 else speed * np.nan
-    kept = best[[*POINT, "num_seeds"]].assign(
+    kept = best[[*setting, "num_seeds"]].assign(
         loss=loss, at_least=loss - half, at_most=loss + half, speed=best["global_batch"].map(speed)
     )
     return kept.reset_index(drop=True)
+
+
+def _setting(runs: pd.DataFrame) -> list[str]:
+    """What the best of is taken at each batch: the rate too, if there are several."""
+    return [*POINT, *(["base_lr"] if len({*runs["base_lr"].dropna()}) > 1 else [])]
 
 
 def advise_batch(runs: pd.DataFrame, metric: Metric) -> tuple[str, pd.DataFrame]:
@@ -80,6 +86,8 @@ def advise_batch(runs: pd.DataFrame, metric: Metric) -> tuple[str, pd.DataFrame]
     chosen = within[~is_slow].nlargest(1, "global_batch").iloc[0]
     batch, best, loss = chosen["global_batch"], table["global_batch"].iloc[0], chosen["loss"]
     rule = f", lr {chosen['lr_rule']}" if len({*runs["lr_rule"]}) > 1 else ""
+    if "base_lr" in table:
+        rule += f", base_lr {chosen['base_lr']:.3g}"
     unit = warmup_unit(runs)
     length = chosen["warmup_epochs"]
     warmup = f"{length:g} {unit.removesuffix('s' * bool(length == 1))}"
@@ -95,7 +103,7 @@ def advise_batch(runs: pd.DataFrame, metric: Metric) -> tuple[str, pd.DataFrame]
     left_out = _name_batches({*runs["global_batch"]} - {*table["global_batch"]})
     rest = f" Left out, as no setting has only runs that finished: {left_out}." if left_out else ""
     words = f"{where}: {'; '.join(filter(None, parts))}.{rest}"
-    kept, wild = drop_wild(runs, POINT, metric.name)
+    kept, wild = drop_wild(runs, _setting(runs), metric.name)
     if wild:
         without, _ = advise_batch(kept, metric)
         words += f" {wild[0].upper()}{wild[1:]}; without: {without[0].lower()}{without[1:]}"

@@ -20,6 +20,7 @@ _PLACES = {
     "paper_batch": "{:,.0f}",
     "warmup_epochs": "warmup {:g}",
     "paper_warmup": "warmup {:g}",
+    "base_lr": "base_lr {:.3g}",
     "peak_lr": "rate {:.3g}",
     "step": "step {:,.0f}",
 }

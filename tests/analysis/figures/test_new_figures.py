@@ -226,7 +226,7 @@ def test_steps_to_target_come_with_the_hyperbola_where_it_fits():
     lines = {line.get_label(): line for line in axes.lines}
     at, height = lines["fitted hyperbola"].get_data()
     assert height == pytest.approx(100.5 + 51200 / at, rel=0.01)
-    assert lines["$E_{min} / S_{min}$"].get_xdata()[0] == pytest.approx(512, rel=0.02)
+    assert lines["E_min / S_min"].get_xdata()[0] == pytest.approx(512, rel=0.02)
     assert drawing.frame["perfect_scaling"].tolist() == pytest.approx(
         [(100.5 + 200) * 256 / b for b in batches]
     )

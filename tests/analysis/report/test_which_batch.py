@@ -1,6 +1,7 @@
 """Which batch to train with: what is said, and how often it is wrong in simulated studies."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
@@ -35,6 +36,18 @@ def test_a_batch_that_is_shown_to_be_worse_is_named_and_not_advised():
 
     assert words.startswith("Use 60 ")
     assert "; 120 is shown to lose more than 0.5 points; " in words
+
+
+def test_each_batch_is_judged_at_its_best_rate():
+    """At the lower rate 120 is best, but 60 at the higher rate beats it."""
+    low = study(3, lambda b, w: 0.5 + 0.001 * b).assign(base_lr=0.1)
+    high = study(3, lambda b, w: 0.9 - 0.4 * (b == 120), seed=5).assign(base_lr=0.3)
+
+    words, table = advise_batch(pd.concat([low, high], ignore_index=True), ACCURACY)
+
+    assert words.startswith("Use 60 (warmup ")
+    assert ", base_lr 0.3): " in words
+    assert list(table["base_lr"]) == [0.3, 0.3, 0.1]
 
 
 def test_of_batches_that_are_equally_good_a_slower_one_is_not_advised():
