@@ -23,15 +23,17 @@ class RankPlan:
         self._indices = lru_cache(maxsize=2)(micro_batch_indices)  # asked for each micro-batch
         self.rank, self.bn_span, self.seed = rank, spec.bn_span, spec.config.seed
         self.num_train_examples = spec.config.data.num_train_examples
+        self.branch = spec.config.branch
         self.has_own_module = spec.config.has_own_module
 
     def split(self, epoch: int) -> BatchSplit:
-        """How an optimizer step of a 0-based epoch is laid out."""
-        return self._spec.batch_plan.split_at(epoch)
+        """How an optimizer step of a 0-based epoch is laid out; a branch's first, if before it."""
+        plan = self._spec.batch_plan
+        return plan.split_at(max(epoch, plan.first))
 
     def steps(self, epoch: int) -> int:
-        """Optimizer steps of a 0-based epoch [steps]."""
-        return self._spec.steps_at(epoch)
+        """Optimizer steps of a 0-based epoch; of a branch's first, if before it [steps]."""
+        return self._spec.steps_at(max(epoch, self._spec.batch_plan.first))
 
     def is_evaluated(self, epoch: int, step: int) -> bool:
         """Whether the run is evaluated after this many steps of a 0-based epoch."""
@@ -40,6 +42,11 @@ class RankPlan:
     def is_saved(self, epoch: int, step: int) -> bool:
         """Whether the run is saved after this many steps of a 0-based epoch."""
         return self._spec.checkpoints.is_at(epoch, step)
+
+    def is_kept(self, epochs: int) -> bool:
+        """Whether the checkpoint after this many epochs is kept for branches."""
+        keep = self._spec.config.keep_checkpoint
+        return keep == "all" or (isinstance(keep, tuple) and epochs in keep)
 
     def evaluations_after(self, epoch: int, step: int) -> int:
         """Evaluations to come after this many steps of a 0-based epoch."""

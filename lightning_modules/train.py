@@ -67,6 +67,7 @@ from sweeper.spec import config as settings
 from sweeper.spec.method_checks import noise_span
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.worker_args import kept_checkpoint
 from sweeper.store.step_progress import StepProgress
 
 
@@ -123,11 +124,14 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         in_whole_micro_batches=bool(spec.config.reproducible),
         windows=callbacks.items.windows if callbacks.items else None,
     )
-    resumed = str(context.checkpoint) if context.checkpoint.exists() else None
+    resumed = context.checkpoint if context.checkpoint.exists() else None
+    if not resumed and (branch := spec.config.branch):
+        parent = context.checkpoint.parent.with_name(branch.run)
+        resumed = kept_checkpoint(parent, branch.epochs)
     if context.fit:
         context.fit(trainer, module, loaders)
     try:
-        trainer.fit(module, **loaders, ckpt_path=resumed, weights_only=True)
+        trainer.fit(module, **loaders, ckpt_path=resumed and str(resumed), weights_only=True)
     except Stopped as stopped:
         outcome, reason = Outcome.PREEMPTED, str(stopped)
     except Exception as error:  # noqa: BLE001  others are raised again

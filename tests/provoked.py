@@ -259,6 +259,19 @@ def train_until(epoch: int, args: WorkerArgs) -> None:
     worker.work(args)
 
 
+def kill_after(epoch: int, args: WorkerArgs) -> None:
+    """First function of a worker that ends by SIGKILL once a 1-based epoch is saved."""
+    append = worker.append_rows
+
+    def append_and_die(progress: Path, rows: list[dict[str, Any]]) -> None:
+        append(progress, rows)
+        if rows and rows[-1]["epoch"] >= epoch:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    worker.append_rows = append_and_die
+    worker.work(args)
+
+
 def train_awake(args: WorkerArgs) -> None:
     """First function of a worker that trains `Slow` as any other model."""
     Slow.sleeps = False

@@ -1,6 +1,7 @@
 """Checkpoint and graceful stop: a run is saved where its plan says, or saved and stopped."""
 
 import math
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from lightning_modules.process.saved_classes import drop_hyperparameters
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
+from sweeper.spec.worker_args import KEPT
 from sweeper.store.publish import flush_to_disk, name_path_in_errors
 from sweeper.store.seal import seal
 from sweeper.upstream.lightnings import call_after_micro_batch, stop_broadcasting_sigterm
@@ -170,9 +172,12 @@ class RunCheckpoint(Checkpoint):
         self._is_over = trainer.should_stop  # Lightning does not save what a callback set
         epoch, epochs = trainer.current_epoch, trainer.current_epoch + 1
         is_last = trainer.should_stop or epochs == trainer.max_epochs
-        is_due = is_last or self._is_due or self._plan.is_saved(epoch, self._plan.steps(epoch))
+        is_kept = self._plan.is_kept(epochs)
+        is_due = is_kept or is_last or self._is_due
+        is_due = is_due or self._plan.is_saved(epoch, self._plan.steps(epoch))
         if is_due:
-            self._save(trainer)
+            kept = self._path.with_name(KEPT.format(epochs)) if is_kept else None
+            self._save(trainer, kept)
         self._on_epoch()
         is_stop = not is_last and self._stop.poll(pl_module.device)
         if not is_due and (is_stop or self._stop.is_save_due):
@@ -188,12 +193,38 @@ class RunCheckpoint(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; ValueError if the checkpoint is of another run."""
         own = self._path.parent.name
+        if self._is_parents(state_dict):
+            return
         if (made_by := state_dict.get("run_id", own)) != own:
             msg = f"{self._path} must belong to run {own}; it belongs to {made_by}. Remove it."
             raise ValueError(msg)
         self._is_over = state_dict["is_over"]
 
-    def _save(self, trainer: Trainer) -> None:
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Have a branch map the settings of its optimizer anew, as at the base batch.
+
+        ValueError if its parent's checkpoint is from another position.
+        """
+        branch, own = self._plan.branch, checkpoint["callbacks"][self.state_key]
+        if branch is None or not self._is_parents(own):
+            return
+        if (epochs := checkpoint["epoch"] + 1) != branch.epochs:
+            msg = (
+                f"a branch must begin after epoch {branch.epochs} of {branch.run}; its checkpoint "
+                f"is from epoch {epochs}. Train that run again."
+            )
+            raise ValueError(msg)
+        for state in checkpoint["optimizer_states"]:
+            for group in state["param_groups"]:
+                group.update(group.pop("at_base_batch", {}))
+
+    def _is_parents(self, state_dict: dict[str, Any]) -> bool:
+        branch = self._plan.branch
+        return branch is not None and state_dict.get("run_id") == branch.run
+
+    def _save(self, trainer: Trainer, kept: Path | None = None) -> None:
         self._is_saving = True
         with name_path_in_errors(self._path):
             if trainer.is_global_zero:
@@ -202,6 +233,11 @@ class RunCheckpoint(Checkpoint):
             if trainer.is_global_zero:
                 seal(self._partial)
                 flush_to_disk(self._partial)
+                if kept is not None:  # first: a run that resumes from here does not come back
+                    copy = kept.with_suffix(self._partial.suffix)
+                    shutil.copyfile(self._partial, copy)
+                    flush_to_disk(copy)
+                    copy.replace(kept)
                 self._partial.replace(self._path)
         self._is_saving = self._is_due = False
         self._stop.note_saved()

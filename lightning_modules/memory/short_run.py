@@ -57,6 +57,7 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
             steps=None,
             examples=None,
             warmup=0,
+            branch=None,
             lr_rule={"name": "none"},
             schedule={"name": "constant"},
             logger={"_target_": None},

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sweeper.planning.branches import find_parent
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.planning.components import check_names, check_settings
 from sweeper.planning.near_runs import find_near_runs
@@ -142,7 +143,8 @@ def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str,
     for config in configs:
         points.append(tuple(config.get(key) for key in _SPLIT_KEYS))
         try:
-            spec = run_spec(_with_measured_noise(config, ledger, noise_scales))
+            known = _with_measured_noise(config, ledger, noise_scales)
+            spec = run_spec(find_parent(known, ledger))
             repeats += spec.run_id in specs
             first = specs.setdefault(spec.run_id, spec)
             if first is not spec:

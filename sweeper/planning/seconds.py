@@ -91,8 +91,9 @@ class _UsualTimes:
             (plan.steps_before(end) - plan.steps_before(first))
             * self._interpolate(plan.split_at(first).accumulation_steps)
             for first, end in pairwise([*firsts, spec.epochs])
+            if first >= plan.first
         )
-        between_s = self._between_s * spec.epochs
+        between_s = self._between_s * (spec.epochs - plan.first)
         return Seconds(start=self._start_s, steps=steps_s, between=between_s)
 
     def _interpolate(self, accumulation_steps: int) -> float:
@@ -192,7 +193,8 @@ def _read_finished(ledger: Ledger) -> dict[tuple[str, str], list[Timing]]:
     for row in ledger.rows(finished, _READ).values() if finished else ():
         try:
             resolved = json.loads(row["config_json"])
-            if resolved["schedule"]["name"] not in ("growing_batch", "seesaw"):
+            is_branch = bool(resolved.get("branch"))
+            if not is_branch and resolved["schedule"]["name"] not in ("growing_batch", "seesaw"):
                 timing = row_timing(row)
                 kind = time_kind(resolved, row["micro_batch"])
                 found[kind, row["device_kind"]].append(timing)

@@ -243,12 +243,14 @@ class BatchPlan:
     When the batch grows, the accumulation steps grow; micro-batch and ranks stay the same.
 
     Attributes:
-        split: layout of the first epoch's optimizer steps.
+        split: layout of the optimizer steps of the first epoch that the run itself trains.
         bn_span: examples normalised together by BatchNorm [examples].
         num_train_examples: examples in the data set [examples].
         factor: each growth multiplies the batch by this [count].
         grown: 0-based epochs that began with a growth, ascending.
         length: steps of the whole run, if it need not end with an epoch [steps].
+        first: the 0-based epoch with which a branch begins; 0 without a parent.
+        parent_batch: the batch of the epochs before that, which its parent trained [examples].
     """
 
     split: BatchSplit
@@ -257,9 +259,13 @@ class BatchPlan:
     factor: int = 1
     grown: tuple[int, ...] = ()
     length: int | None = None
+    first: int = 0
+    parent_batch: int = 0
 
     def split_at(self, epoch: int) -> BatchSplit:
-        """The layout of a 0-based epoch's optimizer steps."""
+        """The layout of a 0-based epoch's optimizer steps; of a parent's, their batch alone."""
+        if epoch < self.first:
+            return BatchSplit(micro_batch=self.parent_batch, accumulation_steps=1, world_size=1)
         if not self.grown:  # called several times per micro-batch
             return self.split
         times = self.factor ** sum(first <= epoch for first in self.grown)
@@ -290,14 +296,20 @@ class BatchPlan:
 
     def _lengths(self, epoch: int) -> Iterator[tuple[int, int]]:
         """First epoch and number of epochs at each batch, counting only epochs before it."""
-        ends = [0, *(first for first in self.grown if first < epoch), epoch]
+        ends = [0, *(first for first in self._changes if first < epoch), epoch]
         return ((start, end - start) for start, end in pairwise(ends))
+
+    @property
+    def _changes(self) -> tuple[int, ...]:
+        """0-based epochs that begin with another batch, ascending."""
+        return (self.first,) if self.first else self.grown
 
     def batches(self) -> list[tuple[int, int]]:
         """Pairs of the 0-based epoch from which a global batch is used, and that batch."""
-        return [(first, self.split_at(first).global_batch) for first in (0, *self.grown)]
+        return [(first, self.split_at(first).global_batch) for first in (0, *self._changes)]
 
     def position(self, step: int) -> float:
         """Position in training of a 0-based optimizer step [epochs]."""
-        start = max(first for first in (0, *self.grown) if self.steps_before(first) <= step)
+        starts = (0, *self._changes)
+        start = max(first for first in starts if self.steps_before(first) <= step)
         return start + (step - self.steps_before(start)) / self.whole_steps_at(start)

@@ -286,6 +286,14 @@ class Facts(Settings):
     predicted_memory_gib: Positive | None = None
 
 
+class Branch(Settings):
+    """Where a run begins, if not at the start: after `epochs` of a run whose batch is `batch`."""
+
+    run: Text
+    epochs: Count
+    batch: InStep
+
+
 _OR_NONE = BeforeValidator(lambda given: None if given == "none" else given)
 
 
@@ -331,6 +339,7 @@ class Scientific(Settings):
     loss_ceiling: Positive | None = None
     loss_items: Text | None = None
     evaluate_every: Interval | None = None
+    branch: Annotated[Branch | None, Rule("RUN_ID@EPOCHS of a run, or @EPOCHS, or null")] = None
 
 
 class Incidental(Settings):
@@ -377,7 +386,10 @@ class Incidental(Settings):
     ) = None
     checkpoint_every: Saving | None = None
     wait_for_gpu: Switch = False
-    keep_checkpoint: Switch = False
+    keep_checkpoint: Annotated[
+        bool | Literal["all"] | Annotated[tuple[Count, ...], Field(strict=False)],
+        Rule("true, false, all, or the epochs after which to keep one, such as [1,2]"),
+    ] = False
     keep_going: Switch = False
     retry: Literal["failed"] | None = None
     rerun: Literal["all"] | None = None

@@ -7,7 +7,7 @@ from typing import Any
 from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import Hierarchical, PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.identity import MICRO
-from sweeper.spec.schedules import GrowingBatch, Seesaw
+from sweeper.spec.schedules import GrowingBatch, OwnSchedule, Seesaw
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import check_trainer
 
@@ -100,6 +100,41 @@ def check_precision(config: RunConfig, *, has_gpu: bool) -> None:
         msg = (
             "precision=16-mixed needs a GPU, since Lightning takes bfloat16 for it on CPUs; got "
             f"accelerator={config.accelerator} without one. Use precision=bf16-mixed."
+        )
+        raise ValueError(msg)
+
+
+def check_branch(config: RunConfig, *, is_counted: bool) -> None:
+    """Refuse a branch with what does not go on at another batch; ValueError with a remedy.
+
+    Args:
+        config: of the run.
+        is_counted: whether its data have an order of their own.
+    """
+    if config.branch is None:
+        return
+    schedule = config.schedule
+    beside = {
+        **{key: True for key in config.lengths if key != "epochs"},
+        "warmup_unit": config.warmup_unit is not None,
+        f"schedule={schedule.name}": isinstance(schedule, GrowingBatch | Seesaw | OwnSchedule)
+        or getattr(schedule, "clock", "") == "warmup",
+        "lr_rule=adascale": config.lr_rule.name == "adascale",
+        "optimizer=module": config.keeps_own_optimizer,
+        "comm_hook=post_local_sgd": config.comm_hook.name == "post_local_sgd",
+        f"data={config.data.name}, which is iterable only": is_counted,
+    }
+    if names := ", ".join(name for name, is_set in beside.items() if is_set):
+        msg = (
+            "branch must be null with what counts in steps or examples, or depends on all steps "
+            f"since the start or on the ranks; got {names}. Remove branch, or change {names}."
+        )
+        raise ValueError(msg)
+    if config.epochs is not None and config.epochs <= config.branch.epochs:
+        msg = (
+            "epochs must be more than those of the branch's parent, from whose start they count; "
+            f"got epochs={config.epochs}, branch={config.branch.run}@{config.branch.epochs}. "
+            "Train longer."
         )
         raise ValueError(msg)
 

@@ -21,8 +21,8 @@ DEVICE = "device"
 
 #: Scientific keys that do not affect memory; every other key is assumed to.
 _WITHOUT_MEMORY = frozenset((
-    "base_batch", "base_lr", "batch", "ema_rule", "epochs", "examples", "loss_ceiling", "loss_span",
-    "lr_rule", "schedule", "seed", "steps", "warmup", "warmup_start", "warmup_unit",
+    "base_batch", "base_lr", "batch", "branch", "ema_rule", "epochs", "examples", "loss_ceiling",
+    "loss_span", "lr_rule", "schedule", "seed", "steps", "warmup", "warmup_start", "warmup_unit",
     "warmup_workers", "wd_rule",
 ))  # fmt: skip
 #: Incidental keys that do affect it.

@@ -21,6 +21,7 @@ from sweeper.spec.config import Facts, RunConfig, run_config
 from sweeper.spec.evaluations import Marks
 from sweeper.spec.lr_rules import Mappings, OwnRule, Scaling, peak_lr
 from sweeper.spec.method_checks import (
+    check_branch,
     check_growth,
     check_length,
     check_methods,
@@ -126,8 +127,8 @@ class RunSpec:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole global batches in the first epoch [steps]."""
-        return self.batch_plan.whole_steps_at(0)
+        """Whole global batches in the first epoch that the run trains [steps]."""
+        return self.batch_plan.whole_steps_at(self.batch_plan.first)
 
     @property
     def dropped_examples(self) -> int:
@@ -235,6 +236,7 @@ def _read_facts(config: Mapping[str, Any]) -> Facts:
 def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) -> RunSpec:
     check_length(config)
     check_methods(config)
+    check_branch(config, is_counted=facts.data_order == "counted")
     plan = _batch_plan(config)
     schedule = _lr_schedule(config, plan, noted_lr)
     is_unknown = noted_lr is not None and isinstance(config.lr_rule, OwnRule)
@@ -274,7 +276,7 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
 
 def _scaling(config: RunConfig, plan: BatchPlan) -> Scaling:
     """What the run's rule may depend on."""
-    steps = _length_in_epochs(config, plan) * plan.whole_steps_at(0)
+    steps = _length_in_epochs(config, plan) * plan.whole_steps_at(plan.first)
     return Scaling(
         base_lr=float(config.base_lr or 1),  # else it is a factor on the module's own rates
         base_batch=config.base_batch,
@@ -292,7 +294,7 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         peak = peak_lr(config.lr_rule, at)
     warmup = warmup_length(config.lr_rule, warmup=config.warmup, batch_ratio=at.batch_ratio)
     unit, trained = config.warmup_unit or "epochs", _length_in_epochs(config, plan)
-    if not 0 <= _in_epochs(warmup, config, plan) < trained:
+    if not 0 <= _in_epochs(warmup, config, plan) < trained - plan.first:
         scaled = (
             f", which lr_rule.warmup_exponent={config.lr_rule.warmup_exponent} scales to "
             f"{warmup:g} {unit} at batch={batch},"
@@ -308,7 +310,7 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
     start_lr, shape = warmup_climb(
         config.warmup_start, base_lr=at.base_lr, peak_lr=peak, workers=config.warmup_workers
     )
-    steps = plan.whole_steps_at(0)
+    steps = plan.whole_steps_at(plan.first)
     if config.lr_rule.name == "adascale":
         steps = steps_per_epoch(plan.num_train_examples, config.base_batch)
     training = Training(
@@ -332,7 +334,7 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         warmup_steps=_in_steps(warmup, config, steps),
         steps_per_epoch=steps,
         decay=decay,
-        batch_plan=plan if plan.grown else None,
+        batch_plan=plan if plan.grown or plan.first else None,
     )
 
 
@@ -385,4 +387,6 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
         num_train_examples=config.data.num_train_examples,
         factor=config.growing.factor if config.growing else 1,
         length=whole_steps(config.examples, config.batch) if config.examples else config.steps,
+        first=config.branch.epochs if config.branch else 0,
+        parent_batch=config.branch.batch if config.branch else 0,
     )

@@ -127,7 +127,12 @@ class LRSchedule:
 
     def lr(self, step: int) -> float:
         """Learning rate of the 0-based optimizer step."""
-        return self._warmup(step) * self.decay(self.position(step))
+        return self._warmup(max(0, step - self._first_step)) * self.decay(self.position(step))
+
+    @property
+    def _first_step(self) -> int:
+        """Steps before the run's own first, with which its warmup begins [steps]."""
+        return self.batch_plan.steps_before(self.batch_plan.first) if self.batch_plan else 0
 
     def position(self, step: int) -> float:
         """Position in training of a 0-based optimizer step [epochs]."""

@@ -2,11 +2,14 @@
 
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 #: A file in the attempt's folder: asks the ranks to checkpoint after the current step and exit.
 GRACEFUL_STOP = "graceful-stop"
 #: A file next to the folders of a run's attempts, which share it.
 CHECKPOINT = "checkpoint.ckpt"
+#: There too, by the epochs trained: the checkpoints that are kept for branches.
+KEPT = "epochs-{}.ckpt"
 #: A file in the attempt's folder: says that the optimizer has taken a step.
 FIRST_STEP = "first-step"
 #: In the reason of a run whose metric is never logged: counts as a failure before the first step.
@@ -18,6 +21,12 @@ SIGNALS_OF_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PRELOADED = "SWEEPER_PRELOAD"
 #: An exit code above this is this plus the errno with which writing the attempt's folder failed.
 UNWRITABLE_EXIT = 64
+
+
+def kept_checkpoint(folder: Path, epochs: int) -> Path:
+    """The file in a run's folder with its checkpoint after these epochs, kept apart or the last."""
+    apart = folder / KEPT.format(epochs)
+    return apart if apart.exists() else folder / CHECKPOINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from sweeper.spec.lr_rules import OwnRule
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.values import LARGEST
-from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP
+from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP, KEPT
 from sweeper.store.energy import energy_kwh
 from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
@@ -145,10 +145,14 @@ class Attempt:
         publish_json(folder / "config.json", config)
         attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
         if from_scratch:
-            attempt.checkpoint.unlink(missing_ok=True)
+            for left in (attempt.checkpoint, *folder.parent.glob(KEPT.format("*"))):
+                left.unlink(missing_ok=True)
         code = own_code(targets(config))  # which the ranks are about to import
         before = ledger.attempt_folder(spec.run_id, number - 1)
         is_resumed = attempt.checkpoint.exists()
+        if not is_resumed and (branch := spec.config.branch):
+            before = ledger.attempt_folder(branch.run, ledger.last_attempt(branch.run))
+            is_resumed = True
         record_code(code, folder, ledger.results, resumed=before if is_resumed else None)
         if is_sound(attempt.checkpoint):
             return attempt
@@ -235,7 +239,7 @@ class Attempt:
 
     def settle(self, end: End, ledger: Ledger) -> None:
         """Once its row is published: remove what is no longer needed, and release the attempt."""
-        is_last_use = end.outcome.is_result and not self.spec.config.keep_checkpoint
+        is_last_use = end.outcome.is_result and self.spec.config.keep_checkpoint is not True
         if is_last_use and not self.is_taken_over:
             self.checkpoint.unlink(missing_ok=True)
         publish_json(self.folder / "released.json", asdict(end))

@@ -54,6 +54,7 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "bn_span": spec.bn_span if config.bn_span else None,
         "guarantees": ", ".join(spec.facts.guarantees or ()) if config.has_own_code else None,
         "precision": config.precision,
+        "branch": config.branch and f"{config.branch.run}@{config.branch.epochs}",
         "seed": config.seed,
         "epochs": spec.epochs,
         **(predicted.columns if predicted else dict.fromkeys(Predicted.names)),

@@ -61,6 +61,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "num_parameters": (_COUNT, "trained parameters of the model"),
     "bn_span": (_COUNT, "examples normalised together by BatchNorm"),
     "precision": (_TEXT, "of the arithmetic"),
+    "branch": (_TEXT, "the run and its epochs that this run began from; null for none"),
     "seed": (_COUNT, "of initial weights, order and augmentation"),
     "epochs": (_COUNT, "length of the training; of a run in steps or examples, the epochs begun"),
     "epochs_completed": (_COUNT, "epochs trained"),
@@ -155,7 +156,7 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
 }
 
 #: Columns added later, which files of earlier versions lack.
-LATER = frozenset({"energy_kwh", "tokens_per_example", *SETTINGS, *NOISE_COLUMNS[1:]})
+LATER = frozenset({"energy_kwh", "tokens_per_example", "branch", *SETTINGS, *NOISE_COLUMNS[1:]})
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.
 TABLES = {"runs": RUNS, "curves": CURVES, "metrics": METRICS}
