@@ -170,6 +170,10 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
         help="CSV or parquet with global_batch, seed and examples_to_target, or steps_to_target or "
         "epochs_to_target; also peak_lr and warmup_epochs, warmup_examples or warmup_steps",
     )  # fmt: skip
+    scaling.add_argument(
+        "--against", type=Path, metavar="TABLE",
+        help="such a table of a reference: are these runs suspiciously fast for their batch?",
+    )  # fmt: skip
     table = add(
         _table, "the metric at every point, for a paper: LaTeX, Markdown, CSV", results, metric
     )
@@ -344,9 +348,10 @@ def _next(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _scaling(options: argparse.Namespace) -> Iterator[str]:
-    from analysis.report.scaling import judge_scaling
+    from analysis.report.scaling import judge_scaling, judge_speed
     from analysis.tables.published import read_reached
 
+    reference, unit_there = read_reached(options.against) if options.against else (None, "")
     for path in options.tables:
         reached, unit = read_reached(path)
         batches = reached["global_batch"]
@@ -355,6 +360,11 @@ def _scaling(options: argparse.Namespace) -> Iterator[str]:
             f"{batches.min():,} to {batches.max():,}, {several(len(reached), 'seed')} in all"
         )
         yield from map(_describe_estimate, judge_scaling(reached))
+        if reference is not None:
+            if unit != unit_there:
+                msg = f"{path} must have {unit_there}_to_target, as --against has; got {unit}."
+                raise ValueError(msg)
+            yield _describe_estimate(judge_speed(reached, reference))
 
 
 def _table(options: argparse.Namespace) -> Iterator[str]:

@@ -30,6 +30,7 @@ READERS_OWN = {
     "optimizer=OPTIMIZER": "optimizer must be one of",
     "myproj": "_target_ must name something that can be imported",
     "analysis tuning": "results must",
+    "mine.csv": "got: No such file or directory",
 }
 
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from analysis.figures.target import describe_doubling
 from analysis.report.estimates import Estimated
+from analysis.stats.contrasts import correct_by_holm
 from analysis.stats.laws import FIXED
 from analysis.stats.powers import batch_power, costs_between, proportional_up_to
 from analysis.stats.replicates import Array, Estimate, Replicates, format_interval, make_rng
@@ -33,6 +35,43 @@ def judge_scaling(reached: pd.DataFrame) -> Iterator[Estimated]:
     for column in SETTINGS:
         if column in reached:
             yield _estimate_setting(*setting_by_batch(reached, column), SETTINGS[column])
+
+
+def judge_speed(reached: pd.DataFrame, reference: pd.DataFrame) -> Estimated:
+    """Judge whether runs need suspiciously few examples for their batch, beside a reference's.
+
+    Both are what `read_reached` returns. At each batch of the reference's range: Welch's one-sided
+    test at 5 %, corrected over batches, against its means, joined by lines in the batch as in the
+    hyperbola. The runs are taken to scatter as the reference does, or more if they do.
+
+    Source:
+        The checker of reference convergence points in the package mlperf-logging.
+    """
+    (own, _), (there, wild) = cells_without_wild(reached), cells_without_wild(reference)
+    batches, known = own.points["global_batch"], there.points["global_batch"]
+    lines = [np.interp(batches, known, at, np.nan, np.nan) for at in np.eye(len(known))]
+    weights = np.column_stack(lines)  # shape (batches, batches of the reference)
+    expected, parts = weights @ there.means, weights**2 * there.mean_variances
+    spread = weights @ (there.mean_variances * there.counts) / own.counts
+    ours = np.fmax(spread, np.where(own.counts > 1, own.mean_variances, 0.0))
+    errors = np.sqrt(ours + parts.sum(1)).clip(1e-9 * expected)
+    freedom = weights @ np.where(there.is_coarse, 1e6, there.counts - 1)
+    shares = own.means / expected - 1
+    p = correct_by_holm(stats.t.sf(-shares * expected / errors, freedom.clip(1)))
+    at = np.array([f"{batch:,}" for batch in batches])
+    said = np.array(
+        [f"{b} ({100 * s:+.0f} %, p = {q:.2g})" for b, s, q in zip(at, shares, p, strict=True)]
+    )
+    clauses = [
+        f"yes, at {', '.join(said[p <= 0.05])}" if (p <= 0.05).any() else "",
+        f"no, at {', '.join(said[p > 0.05])}" if (p > 0.05).any() else "",
+        f"not judged, as the reference has {known.min():,} to {known.max():,}: "
+        f"{', '.join(at[np.isnan(p)])}" if np.isnan(p).any() else "",
+        f"left out of the reference: {wild}" if wild else "",
+    ]  # fmt: skip
+    words = "; ".join(filter(None, clauses))
+    question = "Do these runs need suspiciously few examples for their batch, beside the reference?"
+    return Estimated(question, f"{words[0].upper()}{words[1:]}.")
 
 
 def _estimate_costs(cells: Replicates, wild: str, bend: float) -> Estimated:
