@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, get_args
 import pandas as pd
 
 from analysis.frontier.machines import find_presets
-from analysis.tables.comparable_runs import COLUMNS, select_runs_where
+from analysis.tables.comparable_runs import (
+    COLUMNS,
+    ComparableRuns,
+    group_comparable,
+    select_runs_where,
+)
 from analysis.tables.load import Loaded, read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, check_target, curve_columns, with_metric
 from sweeper.console.printing import (
@@ -173,6 +178,13 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     scaling.add_argument(
         "--against", type=Path, metavar="TABLE",
         help="such a table of a reference: are these runs suspiciously fast for their batch?",
+    )  # fmt: skip
+    branches = add(
+        _branches, "the critical batch over training, from branches", results, metric, out
+    )
+    branches.add_argument(
+        "--margin", type=float, default=0.0,
+        help="what counts as not worse than the parent, in the unit of the metric (0)",
     )  # fmt: skip
     table = add(
         _table, "the metric at every point, for a paper: LaTeX, Markdown, CSV", results, metric
@@ -365,6 +377,30 @@ def _scaling(options: argparse.Namespace) -> Iterator[str]:
                 msg = f"{path} must have {unit_there}_to_target, as --against has; got {unit}."
                 raise ValueError(msg)
             yield _describe_estimate(judge_speed(reached, reference))
+
+
+def _branches(options: argparse.Namespace) -> Iterator[str]:
+    from analysis.figures.over_training import draw_over_training
+    from analysis.figures.sheet import save
+    from analysis.stats.critical_branches import (
+        branch_differences,
+        critical_branches,
+        describe_ratio,
+    )
+
+    measured = read_measured(options, "all")
+    runs, metric = measured.runs[measured.runs["branch"].notna()], measured.metric
+    groups = group_comparable(runs, ("batch", "seed", "branch")) if len(runs) else []
+    for group in groups or [ComparableRuns(runs, "", "", "")]:
+        differences = branch_differences(group.runs, measured.curves, metric.name)
+        found = critical_branches(differences, metric.sign, options.margin)
+        after = several(int(differences["after"].iloc[0]), "epoch")
+        yield f"{group.title}: {metric.label} {after} after each position"
+        yield found.to_string(index=False, na_rep="", float_format="{:,.5g}".format)
+        yield describe_ratio(found)
+        drawing = draw_over_training(found, group.title, options.margin, options.width)
+        name = "-".join(filter(None, ["critical_batch_over_training", group.name]))
+        yield from map(_WROTE.format, save(drawing, options.out, name))
 
 
 def _table(options: argparse.Namespace) -> Iterator[str]:

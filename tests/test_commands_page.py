@@ -25,7 +25,16 @@ COMPLETED = {
     ],
 }  # fmt: skip
 #: What trains other runs, starts other programs or needs no results: tested elsewhere.
-ELSEWHERE = ("…", "+experiment", "frontier", "pandas", "sweeper.plan", "sweeper.run", "delete")
+ELSEWHERE = (
+    "…",
+    "analysis branches",
+    "+experiment",
+    "frontier",
+    "pandas",
+    "sweeper.plan",
+    "sweeper.run",
+    "delete",
+)
 
 
 def command_lines() -> list[str]:

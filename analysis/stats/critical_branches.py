@@ -1,0 +1,177 @@
+"""The critical batch at positions of a training, from branches with other batches."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student
+
+from analysis.stats.replicates import Array
+
+#: Of each of the two tests, so that the interval covers at 95 % or more.
+_LEVEL = 0.025
+
+
+@dataclass(frozen=True, slots=True)
+class Critical:
+    """The critical batch at a position: the largest at which, and up to which, none is worse.
+
+    Attributes:
+        least: it is this batch at least: all up to here are shown not to be worse; else the
+            parent's [examples].
+        below: it is less than this batch: all from here on are shown to be worse; inf if no batch
+            is [examples].
+        estimate: by the means alone: the middle, on a logarithmic scale, between the last batch
+            that is not worse and the next; nan if that is the largest [examples].
+        num_seeds: fewest pairs at a batch [count].
+    """
+
+    least: float
+    below: float
+    estimate: float
+    num_seeds: int
+
+
+def critical_branch(parent_batch: int, worse: dict[int, Array], margin: float = 0.0) -> Critical:
+    """Test each batch against the continuation of its parent, in pairs of the same seed.
+
+    From the largest batch down, those that are worse; from the smallest up, those that are not:
+    each series ends with the first batch that is not shown, so its tests need no correction. A
+    batch at which all seeds diverged is worse; one at which some did is not shown to be either.
+
+    Args:
+        parent_batch: of the parents [examples].
+        worse: by batch above the parent's, how much worse the branch of each seed is than its
+            parent at the same examples; inf if it diverged.
+        margin: what counts as not worse, in the unit of the metric.
+
+    Source:
+        Merrill et al. 2025, arXiv:2505.23971, section 3.1 (with a fixed tolerance, not tests).
+    """
+    batches = sorted(worse)
+    bounds = {batch: _bounds(worse[batch]) for batch in batches}
+    below = np.inf
+    for batch in reversed(batches):
+        if not bounds[batch][0] > margin:
+            break
+        below = float(batch)
+    least = float(parent_batch)
+    for batch in batches:
+        if not bounds[batch][1] <= margin:
+            break
+        least = float(batch)
+    last, following = float(parent_batch), np.nan
+    for batch in batches:
+        following = float(batch)
+        if not worse[batch].mean() <= margin:
+            break
+        last, following = float(batch), np.nan
+    middle = float(np.sqrt(last * following))
+    seeds = min((len(values) for values in worse.values()), default=0)
+    return Critical(least, below, middle, seeds)
+
+
+def _bounds(worse: Array) -> tuple[float, float]:
+    """Lower and upper bound of a mean, each one-sided; infinite where nothing can be shown."""
+    if len(worse) > 1 and np.isposinf(worse).all():
+        return np.inf, np.inf
+    if len(worse) < 2 or not np.isfinite(worse).all():
+        return -np.inf, np.inf
+    half = student.ppf(1 - _LEVEL, len(worse) - 1) * worse.std(ddof=1) / np.sqrt(len(worse))
+    return float(worse.mean() - half), float(worse.mean() + half)
+
+
+def branch_differences(runs: pd.DataFrame, curves: pd.DataFrame, name: str) -> pd.DataFrame:
+    """How branches stand against their parents' continuation, at the end of the same epoch.
+
+    That is as many epochs after the position as every branch has trained. The continuation is a
+    branch at the parent's batch, else the parent itself.
+
+    Args:
+        runs: comparable but for batch, seed and branch: `run_id`, `branch`, `seed`,
+            `global_batch`, `outcome`.
+        curves: with `run_id`, `epoch`, `realised_batch`, `noise_scale` and the metric.
+        name: the metric.
+
+    Returns:
+        A row per branch: `position` [epochs], `parent_batch`, `global_batch`, `seed`,
+        `noise_scale` of the parent's epoch before the position, `value`, `of_parent`, `after`.
+
+    Raises:
+        ValueError: if there are no branches.
+    """
+    runs = runs[runs["branch"].notna() & runs["outcome"].isin(["finished", "diverged"])]
+    if not len(runs):
+        msg = "results must hold branches that have ended; got none. Train some: branch=RUN_ID@1."
+        raise ValueError(msg)
+    parts = runs["branch"].str.partition("@")
+    runs = runs[["run_id", "seed", "global_batch", "outcome"]]
+    runs = runs.assign(parent=parts[0], position=parts[2].astype(int))
+    ends = curves.sort_values("step").drop_duplicates(["run_id", "epoch"], keep="last")
+    last = runs["run_id"].map(ends.groupby("run_id")["epoch"].max()) - runs["position"]
+    after = int(last[runs["outcome"] == "finished"].min())
+    at_start = ends[["run_id", "epoch", "realised_batch", "noise_scale"]].rename(
+        columns={"epoch": "position", "realised_batch": "parent_batch"}
+    )
+    at_end = ends.assign(position=ends["epoch"] - after)[["run_id", "position", name]]
+    of_branches = runs.merge(at_start, on=["run_id", "position"]).merge(
+        at_end.rename(columns={name: "value"}), on=["run_id", "position"], how="left"
+    )
+    lost = of_branches["outcome"] == "diverged"
+    of_branches["value"] = of_branches["value"].mask(lost)
+    same = of_branches["global_batch"] == of_branches["parent_batch"]
+    by_parent = ["parent", "position"]
+    own = of_branches.loc[same & ~lost, [*by_parent, "value"]].drop_duplicates(by_parent)
+    its = at_end.rename(columns={"run_id": "parent", name: "of_parent"})
+    joined = of_branches.merge(own.rename(columns={"value": "again"}), on=by_parent, how="left")
+    joined = joined.merge(its, on=by_parent, how="left")
+    joined["of_parent"] = joined["again"].fillna(joined["of_parent"])
+    columns = ["position", "parent_batch", "global_batch", "seed", "noise_scale", "value"]
+    return joined[joined["of_parent"].notna()][[*columns, "of_parent"]].assign(after=after)
+
+
+def critical_branches(table: pd.DataFrame, sign: float, margin: float = 0.0) -> pd.DataFrame:
+    """The critical batch at each position, with the noise scale that the parents measured there.
+
+    Args:
+        table: from `branch_differences`.
+        sign: 1 if more of the metric is better, -1 if less.
+        margin: what counts as not worse, in the unit of the metric.
+
+    Returns:
+        A row per position: `position`, `parent_batch`, `least`, `estimate`, `below`, `noise_scale`
+        (mean over seeds; nan if not measured), `num_seeds`.
+    """
+    rows: list[dict[str, object]] = []
+    for _, group in table.groupby(["position", "parent_batch"]):
+        position, parent = (int(group[name].iloc[0]) for name in ("position", "parent_batch"))
+        larger = group[group["global_batch"] > parent]
+        worse = {
+            int(str(batch)): (sign * (g["of_parent"] - g["value"])).fillna(np.inf).to_numpy()
+            for batch, g in larger.groupby("global_batch")
+        }
+        found = critical_branch(parent, worse, margin)
+        noise = group.drop_duplicates("seed")["noise_scale"].mean()
+        rows.append({
+            "position": position, "parent_batch": parent, "least": found.least,
+            "estimate": found.estimate, "below": found.below, "noise_scale": noise,
+            "num_seeds": found.num_seeds,
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def describe_ratio(table: pd.DataFrame) -> str:
+    """Whether the critical batch can be one multiple of the noise scale at all positions."""
+    known = table[table["noise_scale"].gt(0) & np.isfinite(table["noise_scale"])]
+    if len(known) < 2:
+        return "The noise scale was not measured at two positions (noise_span=)."
+    least = float((known["least"] / known["noise_scale"]).max())
+    most = float((known["below"] / known["noise_scale"]).min())
+    if least >= most:
+        return (
+            "No one ratio of critical batch and noise scale lies in the intervals of all positions."
+        )
+    return (
+        f"One ratio of critical batch and noise scale fits all positions: from {least:.3g} to "
+        f"{most:.3g}."
+    )
