@@ -19,8 +19,8 @@ _FREE = (
 )  # fmt: skip
 
 
-def find_parent(config: Mapping[str, Any], ledger: Ledger) -> Mapping[str, Any]:
-    """The config with `branch=RUN_ID@EPOCHS` replaced by the run, its epochs and its batch.
+def find_parent(asked: str, config: Mapping[str, Any], ledger: Ledger) -> Mapping[str, Any]:
+    """The config with the `branch` that is asked for as its run, epochs and batch.
 
     Without an id the parent is the run of the same words with `branch=null batch=<base_batch>`. A
     position may be a number of examples instead, as `@184320ex`, at which an epoch ends.
@@ -28,8 +28,6 @@ def find_parent(config: Mapping[str, Any], ledger: Ledger) -> Mapping[str, Any]:
     Raises:
         ValueError: if the parent has no checkpoint there, or differs in more than a branch may.
     """
-    if not isinstance(asked := config.get("branch"), str):
-        return config
     if not (found := re.fullmatch(r"([0-9a-f]{12})?@([1-9]\d{0,17})(ex)?", asked)):
         msg = (
             "branch must be a run's id and the epochs that it had trained, or only these; got "

@@ -144,7 +144,8 @@ def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str,
         points.append(tuple(config.get(key) for key in _SPLIT_KEYS))
         try:
             known = _with_measured_noise(config, ledger, noise_scales)
-            spec = run_spec(find_parent(known, ledger))
+            asked = known.get("branch")  # read before, if not a text
+            spec = run_spec(find_parent(asked, known, ledger) if isinstance(asked, str) else known)
             repeats += spec.run_id in specs
             first = specs.setdefault(spec.run_id, spec)
             if first is not spec:
