@@ -113,7 +113,8 @@ def describe_doubling(
         return None, None, f"Where examples double is not known: {error}"
     found = fit.critical_batch
     at = format_estimate(doubling, " examples")
-    at = f"at {at}" if np.isfinite(doubling.value) else at.replace("inf examples", "at none", 1)
+    never = at.replace("inf examples", "at no batch that was run", 1)
+    at = f"at {at}" if np.isfinite(doubling.value) else never
     ratio = f"no E_min / S_min: {found.note}"
     if not np.isnan(found.value):
         ratio = f"E_min / S_min of the hyperbola: {format_estimate(found, ' examples')}"

@@ -96,7 +96,8 @@ def format_interval(estimate: Estimate, unit: str = "") -> str:
     if estimate.low == -np.inf and estimate.high == np.inf:
         return f"{text} (95 %: anything; these runs do not determine it)"
     if estimate.has_interval:
-        text += f" (95 %: {_format_value(estimate.low)} to {_format_value(estimate.high)})"
+        ends = f"{_format_value(estimate.low)} to {_format_value(estimate.high)}"
+        text += f" (95 %: {ends.replace(' to inf', ' or more')})"
     return text
 
 
