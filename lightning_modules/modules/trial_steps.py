@@ -396,6 +396,9 @@ def _step_schedulers(
         with pretend_ranks(ranks):
             optimizers, schedulers = configure_optimizers(module)
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        # Those that were made with the module are the same ones on the next layout.
+        states = [deepcopy(config.scheduler.state_dict()) for config in schedulers]
+        initial = [dict(group) for group in groups]
         found = tuple(map(_numbers, groups))
         for _ in range(STEPS):
             rates += [group["lr"] for group in groups]
@@ -404,6 +407,10 @@ def _step_schedulers(
                     module.lr_scheduler_step(config.scheduler, None)
             for numbers, group in zip(found, groups, strict=True):
                 numbers |= {name: None for name in numbers if numbers[name] != group[name]}
+        for config, state in zip(schedulers, states, strict=True):
+            config.scheduler.load_state_dict(state)
+        for group, numbers in zip(groups, initial, strict=True):
+            group.update(numbers)
     except Exception:  # noqa: BLE001  whatever a user's module raises once more
         rates = []
     return rates, found

@@ -14,7 +14,7 @@ _SLOW_FRACTION = 4
 #: What processes a micro-batch together, by the key that is then `micro`.
 _PROCESSED_TOGETHER = {
     "bn_span": "bn_span=micro: BatchNorm",
-    "loss_span": "Examples affect one another (see `sweeper doctor`): training",
+    "loss_span": "Loss, batches or rates depend on the layout (see `sweeper doctor`): training",
 }
 _REMEDIES = {"bn_span": "Set bn_span", "loss_span": "Set micro_batch and devices"}
 #: With at least this many parts per batch, variance-reduced optimizers' weights are hardly biased.

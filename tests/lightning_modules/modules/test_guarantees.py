@@ -677,6 +677,22 @@ def test_the_settings_of_groups_and_those_that_schedulers_write_are_told():
     assert cycling["settings"][0]["betas"] is None
 
 
+class WithItsOptimizer(Line):
+    """Gets optimizer and scheduler when it is made, as routines of torch-uncertainty do."""
+
+    def __init__(self):
+        super().__init__()
+        self.optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, [5])
+
+    def configure_optimizers(self):
+        return [self.optimizer], [self.scheduler]
+
+
+def test_a_scheduler_that_was_made_with_its_module_begins_anew_on_each_layout():
+    assert look(WithItsOptimizer)["fixed rates"]["holds"]
+
+
 class InFloat32(Line):
     """Computes its loss in float32, as causal models of Hugging Face do."""
 

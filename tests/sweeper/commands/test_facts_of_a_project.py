@@ -62,7 +62,7 @@ def test_ours_on_data_that_state_their_examples_is_not_looked_at(fill, default_c
     assert fill.measured == []
 
 
-@pytest.mark.parametrize("name", ["additive loss", "separate items"])
+@pytest.mark.parametrize("name", ["additive loss", "separate items", "fixed rates"])
 def test_what_is_no_mean_or_mixed_makes_the_micro_batch_part_of_the_run(fill, name):
     """A contrastive loss and MixUp in the collate function train otherwise on another layout."""
     words, additive = [*WORDS, *METRIC, "micro_batch=8,16"], {"additive loss": {"holds": True}}
@@ -78,6 +78,7 @@ def test_what_is_no_mean_or_mixed_makes_the_micro_batch_part_of_the_run(fill, na
     assert [spec.words["loss_span"][0] for spec in following] == ["8", "16"]
     warnings = find_warnings(following, {})
     assert "8 at batch=32; 16 at batch=32. Set micro_batch" in warnings[following[0].run_id][-1]
+    assert "Loss, batches or rates depend on the layout" in warnings[following[0].run_id][-1]
     assert all(first.run_id == other.run_id for first, other in others)
 
 
