@@ -283,7 +283,7 @@ _OUR_NAMES = {
     for other in others
 }
 #: Groups whose class is usually the user's own.
-_USER_GROUPS = ("module", "data")
+_USER_GROUPS = ("module", "data", "model")
 #: Groups without a default choice, which are added with +.
 ADDED_GROUPS = ("cluster", "experiment", "recipe")
 
@@ -346,7 +346,7 @@ def explain_no_option(group: str, option: str, text: str) -> str:
     known = [line.strip() for line in listed.splitlines()[1:]]
     known = [line for line in known if re.fullmatch(r"[\w.-]+", line)]
     like = did_you_mean(option, known, f"{group}=")
-    if "." in option and group in ("model", *_USER_GROUPS):
+    if "." in option and group in _USER_GROUPS:
         like = f"For a class of your own: {group}._target_={option}."
     elif group == "model":
         like += f" Of torchvision: model=torchvision model.name={option}."

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     if not is_folder and not run_id:
         sys.stderr.write(
             f"status needs a results folder or a run id; got {options.what}. "
-            f"Name a folder, or a run id in --results {options.results}.\n"
+            f"Run a sweep first, name its folder, or a run id in --results {options.results}.\n"
         )
         return BAD_INPUT
     if options.json:

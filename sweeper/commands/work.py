@@ -13,6 +13,7 @@ from sweeper.launch.local.free_gpus import LEFT_OUT, leave_occupied
 from sweeper.launch.local.slots import inspect_machine
 from sweeper.launch.queue.queue_worker import FirstSignal, Worker
 from sweeper.launch.tickets import Tickets
+from sweeper.spec.outcomes import DONE
 from sweeper.store.ledger import Ledger
 
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -36,6 +37,10 @@ def main(arguments: Sequence[str]) -> int:
     signal.alarm(options.for_s)
     try:
         ledger = Ledger.from_setting(options.results)
+        tickets = Tickets(ledger, "queue")
+        if not tickets.latest_numbers():
+            say(f"No run is queued in {ledger.results}; hydra/launcher=queue queues them.")
+            return DONE
         ledger.prepare()
         machine = inspect_machine(jobs=options.jobs or "auto", runs_per_gpu=options.runs_per_gpu)
         machine, occupied = leave_occupied(machine)
@@ -44,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             raise ValueError(msg)
         if occupied:
             say(f"{LEFT_OUT}: {occupied}.")
-        return Worker(ledger, Tickets(ledger, "queue"), signals, say).work(machine)
+        return Worker(ledger, tickets, signals, say).work(machine)
     except ValueError as error:
         return refuse(error)
 

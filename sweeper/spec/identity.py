@@ -192,4 +192,4 @@ def _text(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_text, value))}]"
-    return printable(value if isinstance(value, str) else json.dumps(value))
+    return printable(value if isinstance(value, str) else json.dumps(value, sort_keys=True))

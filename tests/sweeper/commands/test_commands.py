@@ -106,7 +106,7 @@ def test_status_of_nothing_is_a_sentence(command):
     refused = command("status", "nowhere")
 
     assert refused.returncode == 2
-    assert "status needs a results folder or a run id; got nowhere." in refused.stderr
+    assert "status needs a results folder or a run id; got nowhere. Run a sweep" in refused.stderr
 
 
 def test_status_shows_what_runs_elsewhere_in_a_folder_that_it_may_only_read(

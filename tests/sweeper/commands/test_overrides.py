@@ -234,13 +234,20 @@ def test_points_share_the_groups_that_they_set_nothing_in(grid):
     assert len({id(config["optimizer"]) for config in configs}) == 1
 
 
-@pytest.mark.parametrize("word", ["module.width=3", "data.root=/a"])
-def test_an_argument_of_a_class_of_ones_own_is_added_by_a_plus(grid, word):
+@pytest.mark.parametrize(
+    ("classes", "word"),
+    [
+        (PROJECT, "module.width=3"),
+        (PROJECT, "data.root=/a"),
+        (["model=own", "model._target_=provoked.Plain"], "model.width=3"),
+    ],
+)
+def test_an_argument_of_a_class_of_ones_own_is_added_by_a_plus(grid, classes, word):
     sentence = rf"must be a config key; got {word}\. Write \+{word}, if it is an argument"
     with pytest.raises(ValueError, match=sentence):
-        grid(*PROJECT, word)
+        grid(*classes, word)
     hydras = Exception(f"Could not override '{word.partition('=')[0]}'.")
-    assert re.search(sentence, refusals.explain_error(hydras, [*PROJECT, word]))
+    assert re.search(sentence, refusals.explain_error(hydras, [*classes, word]))
 
 
 def test_a_command_reads_its_settings_though_the_grid_gives_the_classes(loader):

@@ -30,6 +30,14 @@ def test_what_a_worker_cannot_train_is_left_and_failures_alike_end_all(short, le
     assert len(Tickets(ledger, "queue").latest_numbers()) == 1
 
 
+def test_a_worker_of_a_folder_without_a_queue_says_so_and_makes_none(command, tmp_path):
+    ended = command("work", f"results={tmp_path / 'mistyped'}")
+
+    assert ended.returncode == 0
+    assert "No run is queued in " in ended.stdout
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture(autouse=True)
 def _signals():
     """A worker in this process sets handlers of its own."""
