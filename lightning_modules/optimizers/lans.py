@@ -1,14 +1,15 @@
 """LANS: LAMB on normalised gradients, with Nesterov's look ahead."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+
+from lightning_modules.optimizers.by_weight import ByWeight
 
 
-class LANS(Optimizer):
+class LANS(ByWeight):
     """LAMB made blind to the gradient's scale, so that nothing needs clipping.
 
     Per layer, with ``g~ = g / |g|``, Adam's bias-corrected moments ``m, v`` of ``g~``::
@@ -29,27 +30,11 @@ class LANS(Optimizer):
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, {**defaults, "adapt": True, "steps": 0})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One optimizer step; the closure, if any, computes the gradients first."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            if weights := [weight for weight in group["params"] if weight.grad is not None]:
-                group["steps"] += 1
-                for weight in weights:
-                    self._update(weight, group)
-        return loss
-
-    def _update(self, weight: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, steps, (beta1, beta2) = self.state[weight], group["steps"], group["betas"]
         if not state:
             names = ("first_moment", "second_moment")
             state.update({name: torch.zeros_like(weight) for name in names})
-        gradient = weight.grad
-        assert gradient is not None
         length = torch.linalg.vector_norm(gradient)
         unit = gradient / length.where(length > 0, 1.0)
         first = state["first_moment"].lerp_(unit, 1 - beta1)

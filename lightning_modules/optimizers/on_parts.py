@@ -1,14 +1,15 @@
 """Optimizers that also use a statistic of the gradients of the parts of a batch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+
+from lightning_modules.optimizers.by_weight import ByWeight
 
 
-class OnParts(Optimizer):
+class OnParts(ByWeight):
     """An optimizer whose callback sets `means` before each step.
 
     Planning sets the micro-batch to the size of a part, `gradient_span` examples.
@@ -24,26 +25,6 @@ class OnParts(Optimizer):
     @staticmethod
     def statistic(gradient: Tensor) -> Tensor:
         """Of a weight's gradient in a part of the batch."""
-        raise NotImplementedError
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One optimizer step; the closure, if any, computes the gradients first."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            if weights := [weight for weight in group["params"] if weight.grad is not None]:
-                group["steps"] += 1
-                for weight in weights:
-                    self._update(weight, weight.grad, self.means[weight], group)
-        return loss
-
-    def _update(
-        self, weight: Tensor, gradient: Tensor, mean: Tensor, group: dict[str, Any]
-    ) -> None:
-        """Change a weight; `mean` is that of the statistic."""
         raise NotImplementedError
 
 
@@ -84,15 +65,13 @@ class BSIAdam(OnParts):
         """Its square."""
         return gradient.square()
 
-    def _update(
-        self, weight: Tensor, gradient: Tensor, mean: Tensor, group: dict[str, Any]
-    ) -> None:
+    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state, steps, (beta1, beta2) = self.state[weight], group["steps"], group["betas"]
         if not state:
             names = ("first_moment", "second_moment")
             state.update({name: torch.zeros_like(weight) for name in names})
         first = state["first_moment"].lerp_(gradient, 1 - beta1) / (1 - beta1**steps)
-        second = state["second_moment"].lerp_(mean, 1 - beta2) / (1 - beta2**steps)
+        second = state["second_moment"].lerp_(self.means[weight], 1 - beta2) / (1 - beta2**steps)
         weight.mul_(1 - group["lr"] * group["weight_decay"])
         weight.addcdiv_(first, second.sqrt_().add_(group["eps"]), value=-group["lr"])
 
@@ -137,11 +116,10 @@ class CLARS(OnParts):
         """Its norm."""
         return torch.linalg.vector_norm(gradient)
 
-    def _update(
-        self, weight: Tensor, gradient: Tensor, mean: Tensor, group: dict[str, Any]
-    ) -> None:
+    def _update(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         direction = gradient.add(weight, alpha=group["weight_decay"])
         if group["adapt"]:
+            mean = self.means[weight]
             size = torch.linalg.vector_norm(weight)
             trust = group["trust_coeff"] * size / (mean + group["weight_decay"] * size)
             direction.mul_(trust.where((size > 0) & (mean > 0), 1.0))
