@@ -145,7 +145,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
         name = command.__name__.removeprefix("_")
         added = commands.add_parser(name, help=about, description=about, parents=[*parents])
         added.set_defaults(command=command, where=[])
-        if command not in (_tuning, _scaling):  # of all trials; of tables, not of runs
+        if command is not _scaling:  # of tables, not of runs
             added.add_argument(
                 "--where", action="append", metavar="KEY=VALUE",
                 help="only these runs: a column, a word of the command line or a setting",
@@ -417,15 +417,17 @@ def _table(options: argparse.Namespace) -> Iterator[str]:
 def _tuning(options: argparse.Namespace) -> Iterator[str]:
     from analysis.tuning.figures import draw_tuned
     from analysis.tuning.report import describe_studies
-    from analysis.tuning.studies import load_tuned
+    from analysis.tuning.studies import keep_trials, load_tuned
 
     largest, *others = load_tuned(options.results)
     if others:
         yield f"Skipped: {several(len(others), 'smaller set')} of studies with other search spaces."
     curves = pd.DataFrame()
     check_target(options.target, "")
+    options.results = [options.results]
+    if options.where:
+        largest = keep_trials(largest, read_asked_runs(options)["run_id"])
     if options.target is not None:
-        options.results = [options.results]
         options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
         columns = ["metric_name", "config_json", *(n for n in [largest.metric.name] if n in RUNS)]
         curves = read_measured(options, "step", "examples_seen", columns=columns).curves

@@ -101,13 +101,15 @@ def draw_rates(tuned: Tuned, width: Width = "screen") -> Drawing | None:
         batches, frame["range_low"], frame["range_high"], color="#dddddd", alpha=0.4,
         label="range tuned over",
     )  # fmt: skip
+    known = frame[np.isfinite(frame["best"])]  # not at an end of the range
+    at = known["global_batch"]
     if frame["joint_low"].notna().all():
         axes.errorbar(
-            batches, frame["best"], yerr=_bars(frame, "joint_"), fmt="none", color="#999999",
+            at, known["best"], yerr=_bars(known, "joint_"), fmt="none", color="#999999",
             elinewidth=4, alpha=0.5, label="all batches at once",
         )  # fmt: skip
     axes.errorbar(
-        batches, frame["best"], yerr=_bars(frame, ""), fmt="o", color="black", capsize=2,
+        at, known["best"], yerr=_bars(known, ""), fmt="o", color="black", capsize=2,
         label="tuned",
     )  # fmt: skip
     for rule, mark in style.named_marks(FIXED).items():

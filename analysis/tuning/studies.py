@@ -1,7 +1,7 @@
 """Studies into frames: trials, the best of each study, steps to a target."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +121,16 @@ def load_tuned(results: str | Path = "results") -> list[Tuned]:
         )
         raise ValueError(msg)
     return sorted(tuned, key=lambda found: -len(found.trials))
+
+
+def keep_trials(tuned: Tuned, run_ids: pd.Series) -> Tuned:
+    """The trials whose runs are among these, and their studies; ValueError if none is."""
+    trials = tuned.trials[tuned.trials["run_id"].isin(run_ids)].reset_index(drop=True)
+    if not len(trials):
+        msg = "--where must leave trials; got conditions that no run of these studies meets."
+        raise ValueError(msg)
+    studies = {name: tuned.studies[name] for name in trials["study"].unique()}
+    return replace(tuned, trials=trials, studies=studies)
 
 
 def _list_trials(study: Study) -> list[dict[str, object]]:

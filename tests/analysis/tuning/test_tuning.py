@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import optuna
@@ -358,6 +359,16 @@ def test_a_trial_that_still_runs_makes_its_study_no_other_kind_of_run(few):
     trials.loc[0, trials.columns.difference(["study", "trial", "run_id"])] = None
 
     assert tuned_confounds(replace(few, trials=trials)) == []
+
+
+def test_only_the_trials_of_chosen_runs_are_described(tmp_path, capsys):
+    published = Path(__file__).parents[3] / "docs/results/tuned_digits"
+    command = ["tuning", str(published), "--out", str(tmp_path)]
+
+    assert main([*command, "--where", "batch=128,256", "--where", "seed=3"]) == 0
+    assert capsys.readouterr().out.startswith("2 studies of val_loss: 32 finished.")
+
+    assert main([*command, "--where", "seed=7"]) == 2
 
 
 def test_studies_of_optuna_itself_are_left_out(tmp_path):
