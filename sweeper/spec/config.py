@@ -448,7 +448,7 @@ class RunConfig(Incidental, Scientific):
         schedule = self.schedule
         if isinstance(schedule, Seesaw) and self.epochs is not None:  # else refused
             kind = self.optimizer.is_normalised
-            return schedule.growing(self.batch, self.epochs, is_normalised=kind)
+            return schedule.to_growing_batch(self.batch, self.epochs, is_normalised=kind)
         return schedule if isinstance(schedule, GrowingBatch) else None
 
     @property

@@ -57,7 +57,7 @@ class Scaling:
 class _AnyRule(Settings):
     """A rule gives the peak learning rate; at the base batch it gives ``base_lr``."""
 
-    def mappings(self, at: Scaling) -> Mappings:
+    def map_settings(self, at: Scaling) -> Mappings:
         """The settings beside the rate that the rule changes."""
         del at
         return {}
@@ -176,7 +176,7 @@ class AdamSDE(_Rule):
         """``base_lr * sqrt(batch_ratio)``."""
         return at.base_lr * math.sqrt(at.batch_ratio)
 
-    def mappings(self, at: Scaling) -> Mappings:
+    def map_settings(self, at: Scaling) -> Mappings:
         """Of betas and epsilon; ValueError for a beta that the rule would make 0 or less."""
 
         def scale(beta: float) -> float:
@@ -214,7 +214,7 @@ class HalfLife(_Rule):
         """``base_lr * batch_ratio**exponent``."""
         return at.base_lr * at.batch_ratio**self.exponent
 
-    def mappings(self, at: Scaling) -> Mappings:
+    def map_settings(self, at: Scaling) -> Mappings:
         """Of the second beta."""
         ratio = at.batch_ratio
         return {"betas": lambda betas: (betas[0], betas[1] ** ratio, *betas[2:])}
@@ -345,7 +345,7 @@ class OwnRule(_Rule, Own):
         found = self._call(at)
         return found.get("lr", math.nan) if isinstance(found, Mapping) else found
 
-    def mappings(self, at: Scaling) -> Mappings:
+    def map_settings(self, at: Scaling) -> Mappings:
         """The rest of the result, if it is a mapping; raises as `peak_lr`, also when applied."""
         found, what = self._call(at), f"lr_rule.{OWN}={self.target}"
 

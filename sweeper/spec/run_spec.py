@@ -28,7 +28,7 @@ from sweeper.spec.method_checks import (
     gradient_span,
     needs_noise,
 )
-from sweeper.spec.scaled_settings import scaled_settings, setting_mappings
+from sweeper.spec.scaled_settings import map_settings, scaled_settings
 from sweeper.spec.schedule import LRSchedule, warmup_climb, warmup_length
 from sweeper.spec.schedules import (
     OwnSchedule,
@@ -241,7 +241,7 @@ def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) ->
     schedule = _lr_schedule(config, plan, noted_lr)
     is_unknown = noted_lr is not None and isinstance(config.lr_rule, OwnRule)
     at = _scaling(config, plan)
-    mappings = {} if is_unknown else setting_mappings(config, at, schedule.peak_lr)
+    mappings = {} if is_unknown else map_settings(config, at, schedule.peak_lr)
     spec = RunSpec(
         config=config,
         batch_plan=plan,

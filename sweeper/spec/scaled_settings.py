@@ -7,7 +7,7 @@ from sweeper.spec.config import Facts, RunConfig, is_ours
 from sweeper.spec.lr_rules import Mappings, Scaling
 
 
-def setting_mappings(config: RunConfig, at: Scaling, peak_lr: float) -> Mappings:
+def map_settings(config: RunConfig, at: Scaling, peak_lr: float) -> Mappings:
     """What the rules make of the optimizer's settings.
 
     With `wd_rule=timescale` the decay is multiplied by ``batch_ratio * base_lr / peak_lr``: weights
@@ -16,7 +16,7 @@ def setting_mappings(config: RunConfig, at: Scaling, peak_lr: float) -> Mappings
     Source:
         Wang & Aitchison 2024, arXiv:2405.13698.
     """
-    found = dict(config.lr_rule.mappings(at))
+    found = dict(config.lr_rule.map_settings(at))
     if config.wd_rule == "timescale":
         factor = at.batch_ratio * at.base_lr / peak_lr
         found["weight_decay"] = lambda decay: decay * factor

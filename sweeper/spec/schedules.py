@@ -161,7 +161,9 @@ class Seesaw(Settings):
     factor: Factor
     rate_exponent: RateExponent | None
 
-    def growing(self, batch: int, epochs: int, *, is_normalised: bool | None) -> GrowingBatch:
+    def to_growing_batch(
+        self, batch: int, epochs: int, *, is_normalised: bool | None
+    ) -> GrowingBatch:
         """The same with milestones in epochs; ValueError if these are not whole."""
         ends = [part * epochs for part in self.at]
         if any(abs(end - round(end)) > _WHOLE for end in ends):
