@@ -32,7 +32,9 @@ class Critical:
     num_seeds: int
 
 
-def critical_branch(parent_batch: int, worse: dict[int, Array], margin: float = 0.0) -> Critical:
+def estimate_critical_batch(
+    parent_batch: int, worse: dict[int, Array], margin: float = 0.0
+) -> Critical:
     """Test each batch against the continuation of its parent, in pairs of the same seed.
 
     From the largest batch down, those that are worse; from the smallest up, those that are not:
@@ -150,7 +152,7 @@ def critical_branches(table: pd.DataFrame, sign: float, margin: float = 0.0) -> 
             int(str(batch)): (sign * (g["of_parent"] - g["value"])).fillna(np.inf).to_numpy()
             for batch, g in larger.groupby("global_batch")
         }
-        found = critical_branch(parent, worse, margin)
+        found = estimate_critical_batch(parent, worse, margin)
         noise = group.drop_duplicates("seed")["noise_scale"].mean()
         rows.append({
             "position": position, "parent_batch": parent, "least": found.least,

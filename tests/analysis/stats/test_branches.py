@@ -6,9 +6,9 @@ import pytest
 
 from analysis.stats.critical_branches import (
     branch_differences,
-    critical_branch,
     critical_branches,
     describe_ratio,
+    estimate_critical_batch,
 )
 
 BATCHES = (16, 32, 64, 128, 256, 512)
@@ -18,8 +18,8 @@ def test_the_interval_ends_at_the_first_batch_that_is_not_shown():
     better, worse = np.array([-2.0, -1, -1.5]), np.array([2.0, 1, 1.5])
     unclear = np.array([-1.0, 1, 1])
 
-    found = critical_branch(8, {16: better, 32: unclear, 64: worse, 128: worse})
-    hidden = critical_branch(8, {16: unclear, 32: worse, 64: unclear})
+    found = estimate_critical_batch(8, {16: better, 32: unclear, 64: worse, 128: worse})
+    hidden = estimate_critical_batch(8, {16: unclear, 32: worse, 64: unclear})
 
     assert (found.least, found.below) == (16, 64)
     assert found.estimate == pytest.approx((16 * 32) ** 0.5)
@@ -29,19 +29,19 @@ def test_the_interval_ends_at_the_first_batch_that_is_not_shown():
 def test_a_margin_is_what_counts_as_not_worse():
     by_a_little = np.array([0.01, 0.012, 0.011])
 
-    assert critical_branch(8, {16: by_a_little}).below == 16
-    assert critical_branch(8, {16: by_a_little}, margin=0.02).least == 16
+    assert estimate_critical_batch(8, {16: by_a_little}).below == 16
+    assert estimate_critical_batch(8, {16: by_a_little}, margin=0.02).least == 16
 
 
 def test_branches_that_all_diverged_are_worse_and_some_show_nothing():
     all_lost, one_lost = np.full(3, np.inf), np.array([-1.0, -1.1, np.inf])
 
-    assert critical_branch(8, {16: one_lost, 32: all_lost}).below == 32
-    assert critical_branch(8, {16: one_lost, 32: all_lost}).least == 8
+    assert estimate_critical_batch(8, {16: one_lost, 32: all_lost}).below == 32
+    assert estimate_critical_batch(8, {16: one_lost, 32: all_lost}).least == 8
 
 
 def test_one_seed_shows_nothing():
-    found = critical_branch(8, {16: np.array([5.0])})
+    found = estimate_critical_batch(8, {16: np.array([5.0])})
 
     assert (found.least, found.below, found.num_seeds) == (8, np.inf, 1)
 
@@ -154,7 +154,7 @@ def test_the_interval_covers_the_critical_batch_of_simulated_branches(
     margin = expected[256] if is_hardest else 0.0
     truth = last_not_worse(expected, margin)
 
-    found = [critical_branch(8, study.worse(rng, seeds), margin) for _ in range(times)]
+    found = [estimate_critical_batch(8, study.worse(rng, seeds), margin) for _ in range(times)]
 
     assert 8 < truth < max(BATCHES)
     covered = np.mean([f.least <= truth < f.below for f in found])
