@@ -1,11 +1,13 @@
-"""The critical batch of tuned studies, for a learning-rate rule that depends on it."""
+"""The critical batch of tuned studies and of branches, for what depends on it in training."""
 
 from pathlib import Path
 
 import numpy as np
 
 from analysis.stats.batch_limits import critical_batch, reachable_target
+from analysis.stats.critical_branches import branch_differences, critical_branches
 from analysis.stats.replicates import make_rng
+from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.load import load_curves, load_runs
 from analysis.tables.metric import AskedMetric, curve_columns, with_metric
 from analysis.tuning.studies import finished_trials, load_tuned, steps_to_target, tuned_confounds
@@ -44,3 +46,34 @@ def tuned_critical_batch(results: Path, target: float | None = None) -> float:
     if np.isnan(critical.value):
         raise ValueError(critical.note)
     return critical.value
+
+
+def measured_critical_batches(results: Path, margin: float) -> dict[int, float]:
+    """The critical batch at each position of the largest set of comparable branches.
+
+    It is the estimate of `sweeper analysis branches`; where no batch was worse, the largest one.
+
+    Args:
+        results: the folder that the branches wrote.
+        margin: what counts as not worse, in the unit of the metric.
+
+    Returns:
+        By position [epochs], ascending: the critical batch [examples].
+
+    Raises:
+        ValueError: if there are no branches, or they are of several batches at a position.
+    """
+    asked = AskedMetric(None, None)
+    runs = load_runs(results)
+    measured = with_metric(results, runs, load_curves(results), asked)
+    branches = measured.runs[measured.runs["branch"].notna()]
+    if branches.empty:
+        raise ValueError("it holds no branches that have ended.")  # noqa: EM101
+    (group, *_) = group_comparable(branches, ("batch", "seed", "branch"))
+    table = branch_differences(group.runs, measured.curves, measured.metric.name)
+    found = critical_branches(table, measured.metric.sign, margin).set_index("position")
+    if not found.index.is_unique:
+        raise ValueError("its parents have several batches at a position.")  # noqa: EM101
+    largest = table.groupby("position")["global_batch"].max()
+    estimate = found["estimate"].fillna(largest)
+    return {int(at): float(estimate[at]) for at in sorted(estimate.index)}

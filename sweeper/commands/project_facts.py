@@ -24,6 +24,7 @@ from sweeper.spec.guarantee_names import (
 )
 from sweeper.spec.identity import targets
 from sweeper.spec.method_checks import check_division
+from sweeper.spec.schedules import GROWING
 from sweeper.spec.sentences import read_model, several
 from sweeper.spec.values import Count, Settings, Text
 from sweeper.store.own_code import code_hash, own_code
@@ -81,7 +82,12 @@ def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[C
     """
     critical = dict[tuple[Any, ...], float]()
     counted = count_examples(
-        {**config, **_fill_critical_batch(config.get("lr_rule"), critical)} for config in configs
+        {
+            **config,
+            **_fill_critical_batch(config.get("lr_rule"), critical),
+            **_fill_positions(config.get("schedule")),
+        }
+        for config in configs
     )
     asked = {_key(c): c for c in counted if _needs_facts(c["module"], c.get("model"), c["data"])}
     known: dict[str, Config] = {}
@@ -119,6 +125,31 @@ def _fill_critical_batch(rule: Any, known: dict[tuple[Any, ...], float]) -> Conf
             )
             raise ValueError(msg) from error
     return {"lr_rule": {**rule, "noise_scale": known.get(source, "critical")}}
+
+
+def _fill_positions(schedule: Any) -> Config:
+    """What replaces `schedule` if it warms up the batch by a measured critical batch.
+
+    As with `_fill_critical_batch`, the numbers are part of the run's identity, and the folder not.
+    """
+    if not isinstance(schedule, dict) or schedule.get("name") != "batch_warmup":
+        return {}
+    if schedule.get("critical_batch") != "measured":
+        return {}
+    folder = schedule.get("measured_in")
+    import_own("analysis")
+    from analysis.tuning.critical import measured_critical_batches
+
+    try:
+        found = measured_critical_batches(Path(folder or "null"), schedule.get("margin") or 0.0)
+    except ValueError as error:
+        msg = (
+            "schedule.critical_batch=measured needs +schedule.measured_in=FOLDER, whose runs have "
+            f"comparable branches (branch=RUN_ID@EPOCHS); got {folder or 'null'}: {error}"
+        )
+        raise ValueError(msg) from error
+    positions, batches = list(found), list(found.values())
+    return {"schedule": {**schedule, "positions": positions, "critical_batch": batches}}
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -222,10 +253,7 @@ def _check_manual(config: Config) -> None:
         "perturbation": config["perturbation"]["name"] != "none",
         "noise_span": config["noise_span"] is not None,
         "lr_rule=adascale": config["lr_rule"].get("name") == "adascale",
-        **{
-            f"schedule={s}": config["schedule"].get("name") == s
-            for s in ("growing_batch", "seesaw")
-        },
+        **{f"schedule={s}": config["schedule"].get("name") == s for s in GROWING},
         "optimizer.gradient_span": config["optimizer"].get("gradient_span") is not None,
         "gradient_clip": config["gradient_clip"] is not None,
         "loss_items": config["loss_items"] is not None,

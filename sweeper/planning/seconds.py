@@ -20,6 +20,7 @@ from sweeper.spec.config import Predicted, is_ours
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device, cost_settings
 from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.schedules import GROWING
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_text
 
@@ -194,7 +195,7 @@ def _read_finished(ledger: Ledger) -> dict[tuple[str, str], list[Timing]]:
         try:
             resolved = json.loads(row["config_json"])
             is_branch = bool(resolved.get("branch"))
-            if not is_branch and resolved["schedule"]["name"] not in ("growing_batch", "seesaw"):
+            if not is_branch and resolved["schedule"]["name"] not in GROWING:
                 timing = row_timing(row)
                 kind = time_kind(resolved, row["micro_batch"])
                 found[kind, row["device_kind"]].append(timing)

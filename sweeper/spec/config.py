@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
-from sweeper.spec.schedules import GrowingBatch, Schedule, Seesaw
+from sweeper.spec.schedules import BatchWarmup, GrowingBatch, Schedule, Seesaw
 from sweeper.spec.sentences import find_unstorable, read_model
 from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import (
@@ -449,6 +449,8 @@ class RunConfig(Incidental, Scientific):
         if isinstance(schedule, Seesaw) and self.epochs is not None:  # else refused
             kind = self.optimizer.is_normalised
             return schedule.to_growing_batch(self.batch, self.epochs, is_normalised=kind)
+        if isinstance(schedule, BatchWarmup) and self.epochs is not None:
+            return schedule.to_growing_batch(self.batch, self.epochs)
         return schedule if isinstance(schedule, GrowingBatch) else None
 
     @property

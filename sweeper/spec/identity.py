@@ -18,6 +18,7 @@ INCIDENTAL: Mapping[str, frozenset[str]] = {
     "data": frozenset({"root", "download", "num_workers", "about"})
     | {"batch_size", "data_dir", "persistent_workers", "pin_memory", "prefetch_factor"},
     "lr_rule": frozenset({"measured_in", "measured_at"}),
+    "schedule": frozenset({"measured_in", "margin"}),
     "comm_hook": frozenset({"nccl_algo"}),
     "trainer": INCIDENTAL_OF_TRAINER,
 }

@@ -7,7 +7,7 @@ from typing import Any
 from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import Hierarchical, PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.identity import MICRO
-from sweeper.spec.schedules import GrowingBatch, OwnSchedule, Seesaw
+from sweeper.spec.schedules import BatchWarmup, GrowingBatch, OwnSchedule, Seesaw
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import check_trainer
 
@@ -117,7 +117,9 @@ def check_branch(config: RunConfig, *, is_counted: bool) -> None:
     beside = {
         **{key: True for key in config.lengths if key != "epochs"},
         "warmup_unit": config.warmup_unit is not None,
-        f"schedule={schedule.name}": isinstance(schedule, GrowingBatch | Seesaw | OwnSchedule)
+        f"schedule={schedule.name}": isinstance(
+            schedule, BatchWarmup | GrowingBatch | Seesaw | OwnSchedule
+        )
         or getattr(schedule, "clock", "") == "warmup",
         "lr_rule=adascale": config.lr_rule.name == "adascale",
         "optimizer=module": config.keeps_own_optimizer,
@@ -152,9 +154,10 @@ def check_growth(config: RunConfig, warmup_epochs: float) -> None:
 def _growth_faults(
     config: RunConfig, schedule: GrowingBatch, warmup_epochs: float
 ) -> Iterator[str]:
-    name, is_seesaw = f"schedule={config.schedule.name}", isinstance(config.schedule, Seesaw)
-    when = "schedule.at" if is_seesaw else "schedule.milestones"
-    most = "batch x schedule.factor for each growth" if is_seesaw else "schedule.max_batch"
+    name, is_given = f"schedule={config.schedule.name}", config.schedule is schedule
+    keys = {"seesaw": "schedule.at", "batch_warmup": "schedule.positions"}
+    when = keys.get(config.schedule.name, "schedule.milestones")
+    most = "schedule.max_batch" if is_given else "batch x schedule.factor for each growth"
     if schedule.milestones and (first := schedule.milestones[0]) < warmup_epochs:
         yield (
             f"{when} must come after the warmup, during which the batch is constant; "
@@ -164,8 +167,8 @@ def _growth_faults(
     if not config.batch <= schedule.max_batch <= size:
         yield (
             f"{most} must be from batch={config.batch} to the epoch's {size} examples; "
-            f"got {most}={schedule.max_batch}{f', schedule.factor={schedule.factor}' * is_seesaw}. "
-            "Change it."
+            f"got {most}={schedule.max_batch}"
+            f"{'' if is_given else f', schedule.factor={schedule.factor}'}. Change it."
         )
     if config.comm_hook.name == "post_local_sgd":
         yield (
@@ -187,7 +190,9 @@ def _clock_faults(config: RunConfig) -> Iterator[str]:
     if config.epochs is None or config.warmup_unit is not None:
         keys = [*config.lengths, *(["warmup_unit"] if config.warmup_unit else [])]
         used = {
-            f"schedule={config.schedule.name}": isinstance(config.schedule, GrowingBatch | Seesaw),
+            f"schedule={config.schedule.name}": isinstance(
+                config.schedule, BatchWarmup | GrowingBatch | Seesaw
+            ),
             "lr_rule=adascale": config.lr_rule.name == "adascale",
         }
         if names := ", ".join(name for name, is_set in used.items() if is_set):

@@ -20,11 +20,14 @@ from sweeper.spec.values import (
     Positive,
     Rule,
     Settings,
+    Text,
     WholeMilestones,
     ascending,
     named_or_own,
 )
 
+#: The schedules by which a batch grows, as rows name them.
+GROWING = ("batch_warmup", "growing_batch", "seesaw")
 #: An end of an epoch may be written with as many digits [epochs].
 _WHOLE = 1e-3
 #: Equal parts of the training at whose ends the factor is checked.
@@ -191,6 +194,66 @@ class Seesaw(Settings):
         )
 
 
+class BatchWarmup(Settings):
+    """Multiply the batch by `factor` once the critical batch has passed that multiple of it.
+
+    The critical batch at an epoch is that of the last position up to there. The batch grows once an
+    epoch at most, by ``factor``, and the rate by ``factor ** rate_exponent``.
+
+    Attributes:
+        positions: where the critical batch is known, ascending [epochs]; None until it is read.
+        critical_batch: at each of them, or `measured` until it is read from branches [examples].
+        factor: a growth multiplies the batch by it [count].
+        rate_exponent: a growth multiplies the rate by this power of `factor`.
+        measured_in: the results folder of the branches.
+        margin: what counts as not worse there, in the unit of the metric; None: 0.
+
+    Source:
+        Merrill et al. 2025, arXiv:2505.23971, section 4.
+    """
+
+    name: Literal["batch_warmup"]
+    positions: WholeMilestones | None
+    critical_batch: Annotated[
+        Literal["measured"] | Annotated[tuple[Positive, ...], Field(strict=False)],
+        Rule("numbers of examples, such as [512,2048], one for each of schedule.positions"),
+    ]
+    factor: Factor
+    rate_exponent: RateExponent
+    measured_in: Text | None = None
+    margin: NotNegative | None = None
+
+    def to_growing_batch(self, batch: int, epochs: int) -> GrowingBatch:
+        """The same with milestones; ValueError without a critical batch at each position."""
+        at, critical = self.positions or (), self.critical_batch
+        if critical == "measured" or not at or len(at) != len(critical):
+            msg = (
+                "schedule.critical_batch must have a number for each of schedule.positions; got "
+                f"schedule.critical_batch={_listed(critical)}, schedule.positions="
+                f"{_listed(self.positions)}. Give as many, or schedule.critical_batch=measured "
+                "+schedule.measured_in=FOLDER."
+            )
+            raise ValueError(msg)
+        milestones: list[int] = []
+        largest = batch
+        for epoch in range(at[0], epochs):
+            if critical[sum(position <= epoch for position in at) - 1] >= largest * self.factor:
+                milestones.append(epoch)
+                largest *= self.factor
+        return GrowingBatch.model_construct(
+            name="growing_batch",
+            milestones=tuple(milestones),
+            factor=self.factor,
+            growth="milestones",
+            max_batch=largest,
+            rate_exponent=self.rate_exponent,
+        )
+
+
+def _listed(value: object) -> str:
+    return str(list(value) if isinstance(value, tuple) else "null" if value is None else value)
+
+
 class WSD(Settings):
     """Warm up, stay, cool down: ``1 - sqrt(progress)`` over the last part of the training.
 
@@ -310,7 +373,7 @@ class OwnSchedule(Own):
 
 
 _NamedSchedule = Annotated[
-    Constant | Cosine | GrowingBatch | PeriodicDecay | Polynomial | Seesaw | WSD,
+    BatchWarmup | Constant | Cosine | GrowingBatch | PeriodicDecay | Polynomial | Seesaw | WSD,
     Field(discriminator="name"),
 ]
 Schedule = Annotated[
@@ -324,7 +387,7 @@ def build_decay(schedule: Schedule, training: Training, name: str) -> Decay:
 
     ValueError if a rate would be negative, infinite or not a number.
     """
-    assert not isinstance(schedule, Seesaw), "it is a growing batch by then"
+    assert not isinstance(schedule, BatchWarmup | Seesaw), "it is a growing batch by then"
     decay = schedule.decay(training)
     is_own = isinstance(schedule, OwnSchedule)
     name = f"schedule.{OWN}={schedule.target}" if is_own else f"schedule={name}"

@@ -1,12 +1,13 @@
 """The critical batch of tuned studies, and the rule that asks for it, on a known hyperbola."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from test_tuning import simulated, store
 
-from analysis.tuning.critical import tuned_critical_batch
+from analysis.tuning.critical import measured_critical_batches, tuned_critical_batch
 from sweeper.commands.project_facts import add_facts
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.table_files import write_rows
@@ -81,3 +82,27 @@ def test_a_folder_that_does_not_say_it_is_refused(results, grid, space, words, s
 
     with pytest.raises(ValueError, match=said):
         list(add_facts(grid("lr_rule=surge", "lr_rule.noise_scale=critical", *where), folder))
+
+
+def test_batch_warmup_by_measured_branches_is_that_by_the_numbers_they_say(grid, tmp_path):
+    """The published branches: the estimate of `sweeper analysis branches`, and the rule of it."""
+    folder = Path(__file__).parents[3] / "docs/results/critical_batch"
+    words = ("schedule=batch_warmup", "batch=16", "bn_span=16", "epochs=12", "warmup=0")
+    asked = (f"+schedule.measured_in={folder}", "+schedule.margin=0.01")
+
+    (config,) = add_facts(grid(*words, *asked), tmp_path)
+
+    schedule = config["schedule"]
+    found = measured_critical_batches(folder, 0.01)
+    assert dict(zip(schedule["positions"], schedule["critical_batch"], strict=True)) == found
+    given = [f"schedule.{key}={[*values]}" for key, values in
+             (("positions", found), ("critical_batch", found.values()))]  # fmt: skip
+    (by_hand,) = map(run_spec, grid(*words, *given))
+    assert by_hand.batch_plan == run_spec(config).batch_plan
+    assert len(by_hand.batch_plan.batches()) > 1
+    assert by_hand.run_id == run_spec(config).run_id
+
+
+def test_batch_warmup_without_branches_is_refused_before_anything_starts(grid, tmp_path):
+    with pytest.raises(ValueError, match=r"^schedule\.critical_batch=measured needs \+schedule"):
+        list(add_facts(grid("schedule=batch_warmup", "batch=3840"), tmp_path))

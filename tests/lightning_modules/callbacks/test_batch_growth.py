@@ -34,6 +34,10 @@ GROWING = (
 )
 
 
+BATCH_WARMUP = (
+    "schedule=batch_warmup", "schedule.positions=[1,2]", "schedule.critical_batch=[512,1024]",
+    "batch=256", "epochs=4",
+)  # fmt: skip
 SEESAW = ("schedule=seesaw", "schedule.rate_exponent=-0.5", "batch=256", "epochs=4")
 
 
@@ -103,6 +107,7 @@ def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(ru
         (*ADASCALE, "epochs=2"),
         (*GROWING, "schedule.growth=measured"),
         SEESAW,
+        BATCH_WARMUP,
         ("schedule=wsd", "schedule.cooldown=0.5", "batch=256", "epochs=3"),
         (*GROWING, "optimizer=vr_sgd", "optimizer.gradient_span=64"),
         (*GROWING, "data.num_train_examples=2560"),  # 40 micro-batches, then 32 in an epoch
@@ -111,6 +116,7 @@ def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(ru
         "adascale",
         "measured growth",
         "seesaw",
+        "batch warmup",
         "wsd",
         "planned growth, with parts looked at",
         "shorter epochs",

@@ -21,6 +21,7 @@ OPTIONAL = {
     "gradient_span",
     "measured_at",
     "measured_in",
+    "margin",
     "model",
     "rate_exponent",
     "order",  # rows of before it was a key are read
@@ -92,9 +93,9 @@ def test_optimizers_of_the_users_own_check_their_own_settings(config):
         ),
         (
             {"schedule": "cosine"},
-            "schedule must be one of constant, cosine, growing_batch, periodic_decay, polynomial, "
-            "seesaw, wsd; got schedule='cosine'. Name a function of your own with "
-            "schedule._target_.",
+            "schedule must be one of batch_warmup, constant, cosine, growing_batch, "
+            "periodic_decay, polynomial, seesaw, wsd; got schedule='cosine'. Name a function of "
+            "your own with schedule._target_.",
         ),
     ],
     ids=str,

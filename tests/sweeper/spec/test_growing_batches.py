@@ -89,6 +89,26 @@ def test_batch_warmup_saves_as_many_steps_as_its_paper_says(planned):
     assert rates == pytest.approx([1, 2**0.5, 2])
 
 
+@pytest.mark.parametrize(
+    ("critical", "batches"),
+    [
+        ("[127,128,500]", [(0, 64), (60, 128), (80, 256)]),
+        ("[300,64,64]", [(0, 64), (30, 128), (31, 256)]),  # once an epoch, and never back
+        ("[64,100,127]", [(0, 64)]),
+    ],
+)
+def test_batch_warmup_doubles_the_batch_once_the_critical_batch_is_twice_it(
+    planned, critical, batches
+):
+    given = ("schedule.positions=[30,60,80]", f"schedule.critical_batch={critical}")
+    spec = planned("schedule=batch_warmup", *given, milestones=False)
+
+    assert spec.batch_plan.batches() == batches
+    step = spec.total_steps - 1
+    rate = 2 ** ((len(batches) - 1) / 2)
+    assert spec.schedule.lr(step) / spec.schedule.peak_lr == pytest.approx(rate)
+
+
 def test_a_batch_may_grow_in_the_last_epoch(planned):
     spec = planned("schedule.milestones=[89]", "schedule.max_batch=64000")
 
