@@ -39,6 +39,7 @@ from lightning_modules.callbacks.own_schedulers import OwnSchedulers
 from lightning_modules.callbacks.part_means import PartMeans
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import SAM
+from lightning_modules.callbacks.update_angle import UpdateAngle
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.loaders import run_loaders
@@ -264,8 +265,10 @@ def _build_callbacks(
     decay = spec.settings["ema_decay"]
     average = None if decay is None else WeightAverage(decay=decay)
     noise = None if (span := noise_span(config)) is None else GradientNoise(plan, span=span)
+    angle = UpdateAngle() if config.update_angle else None
     evaluation = Evaluation(plan.is_evaluated, names, average=average)
-    measured = [c for c in (metrics, evaluation, distance, noise, average) if c is not None]
+    of_all = (metrics, evaluation, distance, noise, angle, average)
+    measured = [c for c in of_all if c is not None]
     logged = LoggedValues(plan, config.metric, measured)
     mirror = Mirror(spec, context.folder, rank=context.rank)
     listeners = [context.on_epoch, mirror.log_rows] if context.rank == 0 else []
@@ -296,6 +299,7 @@ def _build_callbacks(
         average,  # of the weights after the step
         RunningStatistics(plan, position),  # merged before they are evaluated
         EvaluatedWeights(plan.is_evaluated, averages=average is not None),
+        angle,  # of the weights in training mode
         evaluation,
         distance,
         *users,

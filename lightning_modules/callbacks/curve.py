@@ -16,6 +16,7 @@ from lightning_modules.callbacks.steps import AroundEvaluation, current_lrs, end
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.noise import NOISE_COLUMNS
 from sweeper.store.row import setting_columns
+from sweeper.store.schema import ANGLE_COLUMNS
 from sweeper.store.step_progress import StepProgress
 from sweeper.upstream.lightnings import is_validated
 
@@ -132,7 +133,7 @@ class Curve(AroundEvaluation, Checkpoint):
             "examples_seen": plan.examples(epoch, steps),
             "lr": self.last_lr,
             **setting_columns(trainer.optimizers[0].param_groups[0] if trainer.optimizers else {}),
-            **dict.fromkeys(NOISE_COLUMNS),
+            **dict.fromkeys((*NOISE_COLUMNS, *ANGLE_COLUMNS)),
             "elapsed_s": self._clock.elapsed_s,
         }
         for callback in self._measured:

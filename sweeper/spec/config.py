@@ -335,6 +335,7 @@ class Scientific(Settings):
     gradient_clip: Positive | None = None
     ema_decay: Fraction | None = None
     noise_span: InStep | None = None
+    update_angle: Switch = False
     gradient_delay: Count | None = None
     loss_ceiling: Positive | None = None
     loss_items: Text | None = None

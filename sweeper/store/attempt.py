@@ -95,6 +95,8 @@ class _Epoch(BaseModel):
     gradient_cosine: _Number = None
     gradient_diversity: _Number = None
     norm_test: _Number = None
+    update_angle: _Number = None
+    largest_update_angle: _Number = None
     elapsed_s: _Number = None
     metrics: dict[str, _Number] = {}
 

@@ -24,6 +24,9 @@ SETTINGS: dict[str, tuple[pa.DataType, str]] = {
     "ema_decay": (_REAL, "of the average of the weights, per step; null for none"),
 }
 
+#: Columns of the curves that `update_angle` fills in: the mean and the largest.
+ANGLE_COLUMNS = ("update_angle", "largest_update_angle")
+
 RUNS: dict[str, tuple[pa.DataType, str]] = {
     "run_id": (_TEXT, "hash of the scientific configuration"),
     "outcome": (_TEXT, "finished, diverged, out_of_memory, timed_out, preempted or failed"),
@@ -143,6 +146,12 @@ CURVES: dict[str, tuple[pa.DataType, str]] = {
     "gradient_cosine": (_REAL, "mean over pairs of spans of the cosine of their gradients"),
     "gradient_diversity": (_REAL, "of the spans (Yin 2018): 1 if orthogonal, 1 / spans if equal"),
     "norm_test": (_REAL, "variance of the batch's gradient over its squared norm (Byrd 2012)"),
+    "update_angle": (
+        _REAL,
+        "angle by which a step turns a weight matrix, in radians: mean over the matrices and over "
+        "the steps since the row before; null if not measured (update_angle=true)",
+    ),
+    "largest_update_angle": (_REAL, "the same, of the step at which it was largest"),
     "elapsed_s": (_REAL, "seconds of training and validation by then"),
 }
 
@@ -156,7 +165,9 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
 }
 
 #: Columns added later, which files of earlier versions lack.
-LATER = frozenset({"energy_kwh", "tokens_per_example", "branch", *SETTINGS, *NOISE_COLUMNS[1:]})
+LATER = frozenset(
+    {"energy_kwh", "tokens_per_example", "branch"}.union(SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS)
+)
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.
 TABLES = {"runs": RUNS, "curves": CURVES, "metrics": METRICS}

@@ -7,6 +7,7 @@ import pytest
 from lightning_modules.callbacks import curve as curve_module
 from lightning_modules.callbacks.curve import Clock, Curve
 from sweeper.spec.noise import NOISE_COLUMNS
+from sweeper.store.schema import ANGLE_COLUMNS
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_an_epochs_row_has_the_columns_of_what_was_measured(
         "lr": 0.1,
         **dict.fromkeys(("beta1", "beta2", "eps", "ema_decay")),
         "weight_decay": 0.0,
-        **dict.fromkeys(NOISE_COLUMNS),
+        **dict.fromkeys((*NOISE_COLUMNS, *ANGLE_COLUMNS)),
         "elapsed_s": 0.0,
         "val_loss": 0.5,
         "depth": 3.0,
