@@ -141,7 +141,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         outcome, reason = Outcome.FINISHED, _describe_length(spec, plan, callbacks.curve.steps)
     callbacks.curve.report()  # a run resumed after its last epoch has not reported its curve yet
     callbacks.mirror.close(outcome)
-    device = module.device
+    device = trainer.strategy.root_device  # the module itself is back on the CPU by now
     return {
         "outcome": outcome,
         "reason": reason,

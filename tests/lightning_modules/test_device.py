@@ -82,10 +82,21 @@ def test_batchnorm_over_a_span_is_that_of_the_cpu():
         plain = nn.BatchNorm2d(5).double()
         layer = fix_batchnorm_span(plain, span=8, position=position).to(device)
         position.move(epoch=0, step=0, first_example=0, examples=32)
-        inputs = x.to(device).requires_grad_()
+        inputs = x.to(device, copy=True).requires_grad_()
         layer(inputs).pow(3).sum().backward()
         results.append(inputs.grad.cpu())
 
     torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
     parts = torch.cat([nn.BatchNorm2d(5).double()(part) for part in x.split(8)])
     assert not torch.allclose(parts, nn.BatchNorm2d(5).double()(x))
+
+
+def test_a_row_has_the_device_and_the_memory_of_the_training(run_words):
+    """Lightning moves the module back to the CPU before the row is written."""
+    where = ("accelerator=gpu",) if ON_GPU else ()
+    record = run_words(*where, "batch=256", "epochs=1", "data.num_train_examples=512", "warmup=0",
+                       "schedule=constant")  # fmt: skip
+
+    assert record["device_kind"] == (torch.cuda.get_device_name() if ON_GPU else "cpu")
+    if ON_GPU:
+        assert record["peak_memory_gib"] == torch.cuda.max_memory_allocated() / 2**30
