@@ -10,7 +10,7 @@ from sweeper.store.schema import ANGLE_COLUMNS
 
 RUN = (
     "batch=256", "bn_span=64", "epochs=2", "data.num_train_examples=2048", "update_angle=true",
-    "data.num_val_examples=64", "warmup=0", "schedule=constant", "precision=64-true",
+    "warmup=0", "schedule=constant", "precision=64-true",
 )  # fmt: skip
 
 
@@ -53,4 +53,4 @@ def test_a_larger_rate_turns_further_in_proportion_and_measuring_changes_nothing
     assert a[0] == a[1]  # of one step
     assert b[0] / a[0] == pytest.approx(2, rel=1e-4)
     assert angles(unmeasured) == [[None, None]]
-    assert unmeasured["val_loss"] == small["val_loss"]
+    assert unmeasured["curve"][-1]["val_loss"] == small["curve"][-1]["val_loss"]
