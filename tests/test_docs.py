@@ -112,7 +112,7 @@ def typed() -> list[str]:
 def as_plan(line: str) -> list[str]:
     """The words of a command; those of a sweep list its runs instead."""
     line = line.removeprefix("sweeper ")
-    for folder in ("examples/", "docs/results/mlperf/", "docs/results/critical_batch_gpt"):
+    for folder in ("examples/", "docs/results/mlperf/", "docs/results/critical_batch"):
         line = line.replace(folder, f"{ROOT}/{folder}")
     words = [word for word in shlex.split(line) if word != "-m"]
     words = words if words[0] in COMMANDS else ["plan", *words]
