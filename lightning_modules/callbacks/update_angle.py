@@ -41,7 +41,8 @@ class UpdateAngle(AroundEvaluation):
         if self._before and ends_step(trainer, batch_idx):
             now = _matrices(pl_module)
             angle = mean_angle(self._before, now)
-            torch._foreach_copy_(self._before, now)
+            for old, new in zip(self._before, now, strict=True):
+                old.copy_(new)
             self._steps += 1
             self._sum = self._sum + angle
             self._largest = torch.maximum(
