@@ -38,6 +38,9 @@ def test_angles_do_not_depend_on_the_micro_batch_and_survive_a_stop(run_words):
     assert all(0 < mean < largest < 1 for mean, largest in angles(whole))
     run_words(*RUN, "micro_batch=256", name="stopped", stop_after=1)
     assert angles(run_words(*RUN, "micro_batch=256", name="stopped")) == angles(whole)
+    first = run_words(*RUN, "micro_batch=256", name="in an epoch", one_step=True)
+    assert first["outcome"] == "preempted"
+    assert angles(run_words(*RUN, "micro_batch=256", name="in an epoch")) == angles(whole)
 
 
 def test_a_larger_rate_turns_further_in_proportion_and_measuring_changes_nothing(run_words):
