@@ -100,7 +100,7 @@ def branch_differences(runs: pd.DataFrame, curves: pd.DataFrame, name: str) -> p
         `noise_scale` of the parent's epoch before the position, `value`, `of_parent`, `after`.
 
     Raises:
-        ValueError: if there are no branches.
+        ValueError: if there are no branches, or none that finished has a curve.
     """
     runs = runs[runs["branch"].notna() & runs["outcome"].isin(["finished", "diverged"])]
     if not len(runs):
@@ -111,7 +111,13 @@ def branch_differences(runs: pd.DataFrame, curves: pd.DataFrame, name: str) -> p
     runs = runs.assign(parent=parts[0], position=parts[2].astype(int))
     ends = curves.sort_values("step").drop_duplicates(["run_id", "epoch"], keep="last")
     last = runs["run_id"].map(ends.groupby("run_id")["epoch"].max()) - runs["position"]
-    after = int(last[runs["outcome"] == "finished"].min())
+    if np.isnan(fewest := last[runs["outcome"] == "finished"].min()):
+        msg = (
+            "results must hold the curve of a branch that finished; got none. Train branches, or "
+            "run their sweep again if files were damaged."
+        )
+        raise ValueError(msg)
+    after = int(fewest)
     at_start = ends[["run_id", "epoch", "realised_batch", "noise_scale"]].rename(
         columns={"epoch": "position", "realised_batch": "parent_batch"}
     )

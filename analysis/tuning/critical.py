@@ -48,7 +48,7 @@ def tuned_critical_batch(results: Path, target: float | None = None) -> float:
     return critical.value
 
 
-def measured_critical_batches(results: Path, margin: float) -> dict[int, float]:
+def find_critical_batches(results: Path, margin: float) -> dict[int, float]:
     """The critical batch at each position of the largest set of comparable branches.
 
     It is the estimate of `sweeper analysis branches`; where no batch was worse, the largest one.

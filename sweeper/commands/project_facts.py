@@ -81,11 +81,12 @@ def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[C
         ValueError: if a value is wrong, or the module or the data cannot be created.
     """
     critical = dict[tuple[Any, ...], float]()
+    measured = dict[tuple[Any, ...], dict[int, float]]()
     counted = count_examples(
         {
             **config,
             **_fill_critical_batch(config.get("lr_rule"), critical),
-            **_fill_positions(config.get("schedule")),
+            **_fill_positions(config.get("schedule"), measured),
         }
         for config in configs
     )
@@ -127,28 +128,30 @@ def _fill_critical_batch(rule: Any, known: dict[tuple[Any, ...], float]) -> Conf
     return {"lr_rule": {**rule, "noise_scale": known.get(source, "critical")}}
 
 
-def _fill_positions(schedule: Any) -> Config:
+def _fill_positions(schedule: Any, known: dict[tuple[Any, ...], dict[int, float]]) -> Config:
     """What replaces `schedule` if it warms up the batch by a measured critical batch.
 
     As with `_fill_critical_batch`, the numbers are part of the run's identity, and the folder not.
+    `known` has them by folder and margin.
     """
     if not isinstance(schedule, dict) or schedule.get("name") != "batch_warmup":
         return {}
-    if schedule.get("critical_batch") != "measured":
+    if schedule.get("critical_batch") != "measured" or schedule.get("positions"):
         return {}
-    folder = schedule.get("measured_in")
+    source = folder, margin = schedule.get("measured_in"), schedule.get("margin")
     import_own("analysis")
-    from analysis.tuning.critical import measured_critical_batches
+    from analysis.tuning.critical import find_critical_batches
 
     try:
-        found = measured_critical_batches(Path(folder or "null"), schedule.get("margin") or 0.0)
+        if source not in known:
+            known[source] = find_critical_batches(Path(folder or "null"), margin or 0.0)
     except ValueError as error:
         msg = (
             "schedule.critical_batch=measured needs +schedule.measured_in=FOLDER, whose runs have "
             f"comparable branches (branch=RUN_ID@EPOCHS); got {folder or 'null'}: {error}"
         )
         raise ValueError(msg) from error
-    positions, batches = list(found), list(found.values())
+    positions, batches = list(known[source]), list(known[source].values())
     return {"schedule": {**schedule, "positions": positions, "critical_batch": batches}}
 
 

@@ -146,6 +146,8 @@ def _without_path(group: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 def _without_incidental(name: str, group: Mapping[str, Any]) -> dict[str, Any]:
     incidental = INCIDENTAL.get(name, frozenset())
+    if name in ("lr_rule", "schedule") and "_target_" in group:  # the user's own arguments
+        incidental = frozenset()
     if name == "trainer" and "callbacks" in group:
         group = {**group, "callbacks": changing_callbacks(group["callbacks"])}
         incidental = incidental | {"callbacks"} if not group["callbacks"] else incidental

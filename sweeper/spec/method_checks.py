@@ -7,7 +7,7 @@ from typing import Any
 from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import Hierarchical, PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.identity import MICRO
-from sweeper.spec.schedules import BatchWarmup, GrowingBatch, OwnSchedule, Seesaw
+from sweeper.spec.schedules import Growing, GrowingBatch, OwnSchedule
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import check_trainer
 
@@ -117,9 +117,7 @@ def check_branch(config: RunConfig, *, is_counted: bool) -> None:
     beside = {
         **{key: True for key in config.lengths if key != "epochs"},
         "warmup_unit": config.warmup_unit is not None,
-        f"schedule={schedule.name}": isinstance(
-            schedule, BatchWarmup | GrowingBatch | Seesaw | OwnSchedule
-        )
+        f"schedule={schedule.name}": isinstance(schedule, Growing | OwnSchedule)
         or getattr(schedule, "clock", "") == "warmup",
         "lr_rule=adascale": config.lr_rule.name == "adascale",
         "optimizer=module": config.keeps_own_optimizer,
@@ -190,9 +188,7 @@ def _clock_faults(config: RunConfig) -> Iterator[str]:
     if config.epochs is None or config.warmup_unit is not None:
         keys = [*config.lengths, *(["warmup_unit"] if config.warmup_unit else [])]
         used = {
-            f"schedule={config.schedule.name}": isinstance(
-                config.schedule, BatchWarmup | GrowingBatch | Seesaw
-            ),
+            f"schedule={config.schedule.name}": isinstance(config.schedule, Growing),
             "lr_rule=adascale": config.lr_rule.name == "adascale",
         }
         if names := ", ".join(name for name, is_set in used.items() if is_set):

@@ -26,7 +26,7 @@ from sweeper.spec.values import (
     named_or_own,
 )
 
-#: The schedules by which a batch grows, as rows name them.
+#: How rows name the schedules by which a batch grows.
 GROWING = ("batch_warmup", "growing_batch", "seesaw")
 #: An end of an epoch may be written with as many digits [epochs].
 _WHOLE = 1e-3
@@ -201,7 +201,7 @@ class BatchWarmup(Settings):
     epoch at most, by ``factor``, and the rate by ``factor ** rate_exponent``.
 
     Attributes:
-        positions: where the critical batch is known, ascending [epochs]; None until it is read.
+        positions: where the critical batch is known, ascending; none until it is read [epochs].
         critical_batch: at each of them, or `measured` until it is read from branches [examples].
         factor: a growth multiplies the batch by it [count].
         rate_exponent: a growth multiplies the rate by this power of `factor`.
@@ -213,7 +213,7 @@ class BatchWarmup(Settings):
     """
 
     name: Literal["batch_warmup"]
-    positions: WholeMilestones | None
+    positions: WholeMilestones
     critical_batch: Annotated[
         Literal["measured"] | Annotated[tuple[Positive, ...], Field(strict=False)],
         Rule("numbers of examples, such as [512,2048], one for each of schedule.positions"),
@@ -225,21 +225,23 @@ class BatchWarmup(Settings):
 
     def to_growing_batch(self, batch: int, epochs: int) -> GrowingBatch:
         """The same with milestones; ValueError without a critical batch at each position."""
-        at, critical = self.positions or (), self.critical_batch
-        if critical == "measured" or not at or len(at) != len(critical):
+        at, known = self.positions, self.critical_batch
+        if known == "measured" or not at or len(at) != len(known):
+            given = known if known == "measured" else [*known]
             msg = (
                 "schedule.critical_batch must have a number for each of schedule.positions; got "
-                f"schedule.critical_batch={_listed(critical)}, schedule.positions="
-                f"{_listed(self.positions)}. Give as many, or schedule.critical_batch=measured "
-                "+schedule.measured_in=FOLDER."
+                f"schedule.critical_batch={given}, schedule.positions={[*at]}. Give as many, or "
+                "no positions, schedule.critical_batch=measured and +schedule.measured_in=FOLDER."
             )
             raise ValueError(msg)
         milestones: list[int] = []
         largest = batch
-        for epoch in range(at[0], epochs):
-            if critical[sum(position <= epoch for position in at) - 1] >= largest * self.factor:
+        for position, following, critical in zip(at, (*at[1:], epochs), known, strict=True):
+            epoch = position
+            while epoch < min(following, epochs) and critical >= largest * self.factor:
                 milestones.append(epoch)
                 largest *= self.factor
+                epoch += 1
         return GrowingBatch.model_construct(
             name="growing_batch",
             milestones=tuple(milestones),
@@ -248,10 +250,6 @@ class BatchWarmup(Settings):
             max_batch=largest,
             rate_exponent=self.rate_exponent,
         )
-
-
-def _listed(value: object) -> str:
-    return str(list(value) if isinstance(value, tuple) else "null" if value is None else value)
 
 
 class WSD(Settings):
@@ -372,6 +370,8 @@ class OwnSchedule(Own):
         return call_guarded(what, lambda: call(self.target, training, key=key, settings=frozen))
 
 
+#: The schedules by which a batch grows.
+Growing = BatchWarmup | GrowingBatch | Seesaw
 _NamedSchedule = Annotated[
     BatchWarmup | Constant | Cosine | GrowingBatch | PeriodicDecay | Polynomial | Seesaw | WSD,
     Field(discriminator="name"),

@@ -149,7 +149,7 @@ CURVES: dict[str, tuple[pa.DataType, str]] = {
     "update_angle": (
         _REAL,
         "angle by which a step turns a weight matrix, in radians: mean over the matrices and over "
-        "the steps since the row before; null if not measured (update_angle=true)",
+        "the steps since the row before; null without update_angle=true, or without matrices",
     ),
     "largest_update_angle": (_REAL, "the same, of the step at which it was largest"),
     "elapsed_s": (_REAL, "seconds of training and validation by then"),

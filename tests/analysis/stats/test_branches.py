@@ -81,6 +81,16 @@ def test_no_branches_are_refused():
         branch_differences(runs, runs, "val_loss")
 
 
+def test_branches_whose_curves_were_lost_are_refused():
+    runs = pd.DataFrame(
+        {"run_id": ["a"], "branch": ["p@1"], "seed": [0], "global_batch": [64],
+         "outcome": ["finished"]}
+    )  # fmt: skip
+    columns = ["run_id", "epoch", "step", "realised_batch", "noise_scale", "val_loss"]
+    with pytest.raises(ValueError, match="must hold the curve of a branch that finished"):
+        branch_differences(runs, pd.DataFrame(columns=columns), "val_loss")
+
+
 def test_one_ratio_fits_where_the_intervals_meet():
     table = pd.DataFrame({"least": [8, 32], "below": [64, np.inf], "noise_scale": [4.0, 8.0]})
 

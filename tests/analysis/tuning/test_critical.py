@@ -7,7 +7,7 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from test_tuning import simulated, store
 
-from analysis.tuning.critical import measured_critical_batches, tuned_critical_batch
+from analysis.tuning.critical import find_critical_batches, tuned_critical_batch
 from sweeper.commands.project_facts import add_facts
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.table_files import write_rows
@@ -93,7 +93,7 @@ def test_batch_warmup_by_measured_branches_is_that_by_the_numbers_they_say(grid,
     (config,) = add_facts(grid(*words, *asked), tmp_path)
 
     schedule = config["schedule"]
-    found = measured_critical_batches(folder, 0.01)
+    found = find_critical_batches(folder, 0.01)
     assert dict(zip(schedule["positions"], schedule["critical_batch"], strict=True)) == found
     given = [f"schedule.{key}={[*values]}" for key, values in
              (("positions", found), ("critical_batch", found.values()))]  # fmt: skip

@@ -95,6 +95,7 @@ def test_batch_warmup_saves_as_many_steps_as_its_paper_says(planned):
         ("[127,128,500]", [(0, 64), (60, 128), (80, 256)]),
         ("[300,64,64]", [(0, 64), (30, 128), (31, 256)]),  # once an epoch, and never back
         ("[64,100,127]", [(0, 64)]),
+        ("[300,300,64]", [(0, 64), (30, 128), (31, 256)]),
     ],
 )
 def test_batch_warmup_doubles_the_batch_once_the_critical_batch_is_twice_it(

@@ -75,6 +75,13 @@ def test_every_argument_of_a_module_of_the_users_own_counts(config, name):
     assert run_id(config(module=module)) != run_id(config(module={**module, name: 2}))
 
 
+@pytest.mark.parametrize(("group", "name"), [("schedule", "margin"), ("lr_rule", "measured_in")])
+def test_every_argument_of_a_function_of_the_users_own_counts(config, group, name):
+    one, two = ({**config(), group: {"_target_": "mine.f", name: value}} for value in (1, 2))
+
+    assert run_id(one) != run_id(two)
+
+
 def test_a_class_of_ours_may_move_to_another_file(config):
     model = config()["model"]
 
