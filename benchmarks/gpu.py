@@ -241,7 +241,7 @@ def same_bits() -> Iterator[Line]:
         f"validation losses {losses[0]!r} and {losses[1]!r}",
         "same bits" if losses[0] == losses[1] else "NOT the same bits",
     )
-    words = [*TINY, "batch=256", "epochs=6"]
+    words = [*TINY, "reproducible=true", "batch=256", "micro_batch=256", "epochs=6"]
     undisturbed = sweep(*words)["val_loss"].item()
     with tempfile.TemporaryDirectory() as folder:
         killed = _start(folder, *words)
