@@ -22,6 +22,8 @@ def answer_question(
 ) -> None:
     """Append a line of JSON to `answers` for each config; what is printed goes to `output`.
 
+    For sharpness, each has the config and the checkpoint that it is asked at.
+
     At the first error this process exits; the error is then the last line of `output`.
     """
     redirect_output(output)
@@ -31,6 +33,12 @@ def answer_question(
                 answer = facts(config)
             elif question == "first steps":
                 answer = find_error(run_config(config))
+            elif question == "sharpness":
+                from lightning_modules.curvature.hessian import (
+                    measure_sharpness,
+                )  # may lack curvlinops
+
+                answer = measure_sharpness(run_config(config["config"]), Path(config["at"]))
             else:  # a trace has a group of ranks; gradients are exchanged as in a run of several
                 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
                 answer = memory_trace(run_config(config)).model_dump(mode="json")

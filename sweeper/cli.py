@@ -33,6 +33,7 @@ COMMANDS = {
     "delete": ("sweeper.commands.delete", "forget runs, so that their sweep trains them again"),
     "compact": ("sweeper.commands.compact", "merge many small parquet files into one"),
     "equivalence": ("sweeper.commands.compare_layouts", "compare the weights of several layouts"),
+    "sharpness": ("sweeper.commands.sharpness", "measure the loss's curvature at kept checkpoints"),
     "analysis": ("analysis.cli", "draw figures, test claims, estimate, report"),
 }
 

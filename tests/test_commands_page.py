@@ -31,6 +31,7 @@ ELSEWHERE = (
     "+experiment",
     "frontier",
     "pandas",
+    "sharpness",
     "sweeper.plan",
     "sweeper.run",
     "delete",

@@ -17,7 +17,7 @@ from sweeper.spec.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 #: Tried by tests of their own, since they train or measure, or take long.
-ELSEWHERE = ("doctor", "equivalence", "analysis figures")
+ELSEWHERE = ("doctor", "equivalence", "analysis figures", "sharpness")
 #: What of a command stands for the reader's own, and what is said where it is not there.
 READERS_OWN = {
     "~/sweeper-conf": "--config-dir must be a folder",

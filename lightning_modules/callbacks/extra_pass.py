@@ -20,12 +20,22 @@ def call_training_step(
 
     The next pass logs, updates metrics and draws as if this one had not been made.
     """
+    metrics = [part for part in pl_module.modules() if isinstance(part, Metric)]
+    states = deepcopy([metric_state(metric) for metric in metrics])  # some share their states
+    outputs = call_without_logs(trainer, pl_module, batch, batch_idx)
+    for metric, state in zip(metrics, states, strict=True):
+        set_metric_state(metric, state)
+    return outputs
+
+
+def call_without_logs(
+    trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+) -> Any:
+    """The same, but metrics keep what this pass adds to them."""
     # Lightning gives `training_step` the index too if it takes that.
     accepted = inspect.signature(pl_module.training_step).parameters.values()
     takes_all = any(p.kind is p.VAR_POSITIONAL for p in accepted)
     taken = (copy(batch), batch_idx)[: 2 if takes_all else len(accepted)]
-    metrics = [part for part in pl_module.modules() if isinstance(part, Metric)]
-    states = deepcopy([metric_state(metric) for metric in metrics])  # some share their states
     devices = [pl_module.device] if pl_module.device.type == "cuda" else []
     with (
         trainer.precision_plugin.train_step_context(),
@@ -33,7 +43,4 @@ def call_training_step(
         keep_generators(),
         torch.random.fork_rng(devices),
     ):
-        outputs = pl_module.training_step(*taken)
-    for metric, state in zip(metrics, states, strict=True):
-        set_metric_state(metric, state)
-    return outputs
+        return pl_module.training_step(*taken)

@@ -45,7 +45,8 @@ class SmallCNN(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Logits, shape (n, num_classes), of images, shape (n, channels, height, width)."""
         maps = self.features(images)
-        if maps.requires_grad and maps.is_contiguous(memory_format=torch.channels_last):
+        is_trained = self.training and maps.requires_grad
+        if is_trained and maps.is_contiguous(memory_format=torch.channels_last):
             # else the gradient of ReLU takes 14 times as long
             maps.register_hook(partial(Tensor.contiguous, memory_format=torch.channels_last))
         return self.head(maps.flatten(1))

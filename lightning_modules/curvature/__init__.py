@@ -1,0 +1,1 @@
+"""How curved the loss of a run is, at the weights of a checkpoint."""
