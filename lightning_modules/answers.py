@@ -22,7 +22,7 @@ def answer_question(
 ) -> None:
     """Append a line of JSON to `answers` for each config; what is printed goes to `output`.
 
-    For sharpness, each has the config and the checkpoint that it is asked at.
+    For sharpness, each is a mapping of `config` and `at`, the checkpoint.
 
     At the first error this process exits; the error is then the last line of `output`.
     """
@@ -34,9 +34,8 @@ def answer_question(
             elif question == "first steps":
                 answer = find_error(run_config(config))
             elif question == "sharpness":
-                from lightning_modules.curvature.hessian import (
-                    measure_sharpness,
-                )  # may lack curvlinops
+                # curvlinops may not be installed
+                from lightning_modules.curvature.hessian import measure_sharpness
 
                 answer = measure_sharpness(run_config(config["config"]), Path(config["at"]))
             else:  # a trace has a group of ranks; gradients are exchanged as in a run of several

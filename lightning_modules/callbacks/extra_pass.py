@@ -31,7 +31,7 @@ def call_training_step(
 def call_without_logs(
     trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
 ) -> Any:
-    """The same, but metrics keep what this pass adds to them."""
+    """What `training_step` returns, neither logged nor drawn for; metrics count the pass."""
     # Lightning gives `training_step` the index too if it takes that.
     accepted = inspect.signature(pl_module.training_step).parameters.values()
     takes_all = any(p.kind is p.VAR_POSITIONAL for p in accepted)

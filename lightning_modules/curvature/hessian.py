@@ -55,6 +55,7 @@ def measure_sharpness(config: RunConfig, checkpoint: Path) -> dict[str, Any]:
         "devices": 1, "num_nodes": 1, "reproducible": False, "logger": {"_target_": None},
         "precision": config.precision if config.precision == "64-true" else "32-true",
         "comm_hook": {"name": "all_reduce", "nccl_algo": None},
+        "bn_span": "micro",  # no layout is wrong for running statistics
     }  # fmt: skip
     measured: dict[str, Any] = {}
 
@@ -62,7 +63,7 @@ def measure_sharpness(config: RunConfig, checkpoint: Path) -> dict[str, Any]:
         measured.update(_measure(trainer, module))
         raise _Measured
 
-    def add_callback(trainer: pl.Trainer, *_: Any) -> None:  # called once the weights are loaded
+    def add_callback(trainer: pl.Trainer, *_: Any) -> None:  # its hook follows the weights' loading
         getattr(trainer, "callbacks").append(LambdaCallback(on_fit_start=measure))  # noqa: B009
 
     with tempfile.TemporaryDirectory() as name, suppress(_Measured):

@@ -34,5 +34,6 @@ def main(arguments: Sequence[str]) -> int:
     ledger.supersede(found.values())
     for run_id in found.values():
         shutil.rmtree(ledger.results / "attempts" / run_id)
+        (ledger.results / "sharpness" / f"{run_id}.parquet").unlink(missing_ok=True)
         say(f"{run_id} deleted; its row is kept in {ledger.results / 'superseded'}.")
     return DONE

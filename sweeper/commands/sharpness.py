@@ -43,10 +43,11 @@ def main(arguments: Sequence[str]) -> int:
         kept = [_find_kept(ledger, run) for run in options.runs]
         open_fork_server()
         for attempt, checkpoints in kept:
-            run_id = attempt.spec.run_id
-            rows += (of_run := [_measure(attempt, checkpoint) for checkpoint in checkpoints])
-            path = ledger.results / "sharpness" / f"{run_id}.parquet"
-            write_table(pa.Table.from_pylist(of_run), path)
+            path = ledger.results / "sharpness" / f"{attempt.spec.run_id}.parquet"
+            first = len(rows)
+            for checkpoint in checkpoints:  # each is kept, should the next fail
+                rows.append(_measure(attempt, checkpoint))
+                write_table(pa.Table.from_pylist(rows[first:]), path)
     except (ValueError, ForkServerDied) as error:
         return refuse(error, "Not all was measured.")
     say(pd.DataFrame(rows).to_string(index=False, float_format="{:.4g}".format))

@@ -36,11 +36,14 @@ def whole_hessian(model, images, labels):
     return hessian, gradient
 
 
-@pytest.mark.parametrize("micro_batch", [32, 64])
-def test_it_is_that_of_the_whole_hessian(run_words, grid, tmp_path, micro_batch):
-    words = (*WORDS, f"micro_batch={micro_batch}")
-    run_words(*words)
-    (config,) = grid(*words)
+@pytest.mark.parametrize(
+    "layout",
+    [["micro_batch=64"], ["micro_batch=32"], ["devices=2", "micro_batch=16"]],
+    ids=" ".join,
+)
+def test_it_is_that_of_the_whole_hessian(run_words, grid, tmp_path, layout):
+    run_words(*WORDS, "micro_batch=64")
+    (config,) = grid(*WORDS, *layout)
     checkpoint = tmp_path / "run" / "checkpoint.ckpt"
     model = SmallCNN((1, 8, 8), 10, channels=[2, 2], hidden=4).double()
     weights = torch.load(checkpoint, weights_only=True)["evaluated_weights"]
@@ -95,6 +98,8 @@ def test_the_command_measures_what_a_run_has_kept(sweep_here, command, results):
         assert why in refused.stderr
     kept[1].write_bytes(kept[1].read_bytes()[:-9])
     assert "none damaged" in command("sharpness", runs[0], "--results", results).stderr
+    command("delete", runs[0], "--results", results)
+    assert not list((results / "sharpness").iterdir())
 
 
 def test_a_module_with_metrics_is_measured_and_one_that_takes_its_steps_is_refused(
