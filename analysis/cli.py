@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -34,7 +33,7 @@ from sweeper.store.questions import read_questions
 from sweeper.store.schema import RUNS
 
 if TYPE_CHECKING:
-    from analysis.report.estimates import Estimated
+    from analysis.stats.answer import Answer
 
 
 def read_asked_runs(
@@ -123,23 +122,28 @@ def main(arguments: Sequence[str]) -> int:
             commands[words[0]].error(f"unrecognized arguments: {' '.join(unknown)}")
         if out := getattr(options, "out", None):
             check_out(out, is_file=options.command in (_claims, _report))
-        for text in options.command(options):
-            say(text)
+        found = options.command(options)
+        if getattr(options, "json", False) and options.command is not _next:
+            from analysis.stats.answer import answers_json
+
+            found = [answers_json([answer for answer in found if not isinstance(answer, str)])]
+        for part in found:
+            say(part if isinstance(part, str) else part.text())
     except (ValueError, OSError) as error:
         say(f"Error: {describe_os_error(error) if isinstance(error, OSError) else error}")
         return 2
     return 0
 
 
-#: Follows its options; yields what it has to say.
-Command = Callable[[argparse.Namespace], Iterator[str]]
+#: Follows its options; yields what it has to say: answers, and other lines.
+Command = Callable[[argparse.Namespace], "Iterator[Answer | str]"]
 
 
 def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
     """The parser, and those of the commands."""
     parser = HintingParser(prog="sweeper analysis", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    results, metric, out = _shared_options()
+    results, metric, out, as_json = _shared_options()
 
     def add(command: Command, about: str, *parents: HintingParser) -> argparse.ArgumentParser:
         name = command.__name__.removeprefix("_")
@@ -153,8 +157,9 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
         return added
 
     add(
-        _batch, "which batch to train with; what a folder without a command prints", results, metric
-    )
+        _batch, "which batch to train with; what a folder without a command prints", results,
+        metric, as_json,
+    )  # fmt: skip
     figures = add(_figures, "draw the metric against batch, warmup and epoch", results, metric, out)
     figures.add_argument("--target", type=float, help="metric level that counts as trained")
     paper = add(_paper, "redraw a paper's figures", metric, out)
@@ -162,14 +167,18 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     paper.add_argument(
         "results", nargs="*", default=["results"], help="results folders (default: results)"
     )
-    claims = add(_claims, "test papers' claims on the runs", results, metric)
+    claims = add(_claims, "test papers' claims on the runs", results, metric, as_json)
     claims.add_argument("--paper", choices=_PAPERS, help="one paper; default: all that have runs")
     claims.add_argument("--out", type=Path, help="write the table to this CSV file")
-    estimates = add(_estimates, "best warmup and rate, critical batch and more", results, metric)
+    estimates = add(
+        _estimates, "best warmup and rate, critical batch and more", results, metric, as_json
+    )
     estimates.add_argument(
         "--target", type=float, help="metric level that counts as trained; an accuracy from 0 to 1"
     )
-    scaling = add(_scaling, "judge a table of examples to a target: yours, or a published one")
+    scaling = add(
+        _scaling, "judge a table of examples to a target: yours, or a published one", as_json
+    )
     scaling.add_argument(
         "tables", nargs="+", type=Path, metavar="TABLE",
         help="CSV or parquet with global_batch, seed and examples_to_target, or steps_to_target or "
@@ -180,7 +189,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
         help="such a table of a reference: are these runs suspiciously fast for their batch?",
     )  # fmt: skip
     branches = add(
-        _branches, "the critical batch over training, from branches", results, metric, out
+        _branches, "the critical batch over training, from branches", results, metric, out, as_json
     )
     branches.add_argument(
         "--margin", type=float, default=0.0,
@@ -190,11 +199,11 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
         _table, "the metric at every point, for a paper: LaTeX, Markdown, CSV", results, metric
     )
     table.add_argument("--out", type=Path, default=Path("tables"), help="output folder (tables)")
-    further = add(
-        _next, "the runs that would decide what is open, most useful first", results, metric
-    )
-    further.add_argument("--json", action="store_true", help="print JSON, for scripts")
-    tuning = add(_tuning, "results of tuning studies, with figures", out)
+    add(
+        _next, "the runs that would decide what is open, most useful first", results, metric,
+        as_json,
+    )  # fmt: skip
+    tuning = add(_tuning, "results of tuning studies, with figures", out, as_json)
     tuning.add_argument(
         "results", nargs="?", default="results", help="results folder of the studies (results)"
     )
@@ -278,13 +287,21 @@ def _shared_options() -> tuple[HintingParser, ...]:
         help="for a screen (default), or the column (3.35 in) or text (6.9 in) of a paper: the "
         "caption is then in the text file only",
     )  # fmt: skip
-    return results, metric, out
+    as_json = HintingParser(add_help=False)
+    as_json.add_argument(
+        "--json", action="store_true",
+        help="print a list of answers for programs; of a folder without a command, all of them",
+    )  # fmt: skip
+    return results, metric, out, as_json
 
 
-def _batch(options: argparse.Namespace) -> Iterator[str]:
-    from analysis.report.estimates import choose_batch
+def _batch(options: argparse.Namespace) -> "Iterator[Answer]":
+    from analysis.report.estimates import choose_batch, estimate_all
 
-    yield _describe_estimate(choose_batch(read_measured(options)))
+    if options.json:
+        yield from estimate_all(read_measured(options, "all"))
+    else:
+        yield choose_batch(read_measured(options))
 
 
 def _figures(options: argparse.Namespace) -> Iterator[str]:
@@ -329,23 +346,16 @@ def _claims(options: argparse.Namespace) -> Iterator[str]:
         yield _WROTE.format(options.out)
 
 
-def _estimates(options: argparse.Namespace) -> Iterator[str]:
+def _estimates(options: argparse.Namespace) -> "Iterator[Answer | str]":
     from analysis.report.estimates import estimate_all
 
     measured = read_measured(options, "all")
     check_target(options.target, measured.metric.unit)
-    first, *others = map(_describe_estimate, estimate_all(measured, options.target))
+    first, *others = estimate_all(measured, options.target)
     yield first
     for asked in chain.from_iterable(map(read_questions, map(Path, options.results))):
         yield f"question={asked.text!r}, seed by seed\n  {asked.said}"
     yield from others
-
-
-def _describe_estimate(found: "Estimated") -> str:
-    text = f"{found.question}\n  {found.words}"
-    if not len(found.table):
-        return text
-    return f"{text}\n{textwrap.indent(found.table.to_string(index=False), '  ')}"
 
 
 def _next(options: argparse.Namespace) -> Iterator[str]:
@@ -359,7 +369,7 @@ def _next(options: argparse.Namespace) -> Iterator[str]:
     yield from [json.dumps(as_json(found), indent=1)] if options.json else proposals_text(found)
 
 
-def _scaling(options: argparse.Namespace) -> Iterator[str]:
+def _scaling(options: argparse.Namespace) -> "Iterator[Answer | str]":
     from analysis.report.scaling import judge_scaling, judge_speed
     from analysis.tables.published import read_reached
 
@@ -371,12 +381,12 @@ def _scaling(options: argparse.Namespace) -> Iterator[str]:
             f"{path}: {unit} to a target at {several(batches.nunique(), 'batch')} from "
             f"{batches.min():,} to {batches.max():,}, {several(len(reached), 'seed')} in all"
         )
-        yield from map(_describe_estimate, judge_scaling(reached))
+        yield from judge_scaling(reached)
         if reference is not None:
             if unit != unit_there:
                 msg = f"{path} must have {unit_there}_to_target, as --against has; got {unit}."
                 raise ValueError(msg)
-            yield _describe_estimate(judge_speed(reached, reference))
+            yield judge_speed(reached, reference)
 
 
 def _branches(options: argparse.Namespace) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Estimates for the open questions about batch, warmup and learning rate, as text."""
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import pandas as pd
 
 from analysis.figures.target import best_reached, describe_doubling, whole_seed_runs
 from analysis.report import which_batch
+from analysis.stats.answer import Answer
 from analysis.stats.batch_limits import breaking_batch, reachable_target, to_target
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
@@ -26,18 +27,9 @@ from analysis.tables.which_runs import (
 from sweeper.spec.sentences import several
 
 
-@dataclass(frozen=True, slots=True)
-class Estimated:
-    """A question and what these runs say."""
-
-    question: str
-    words: str
-    table: pd.DataFrame = field(default_factory=pd.DataFrame)
-
-
 def estimate_all(
     measured: Measured, target: float | None = None, draws: int = DRAWS
-) -> list[Estimated]:
+) -> list[Answer]:
     """Estimate what the largest group of comparable runs can tell.
 
     The target is in the unit of the metric (accuracies: 0 to 1); if None, 2 % short of what three
@@ -53,7 +45,8 @@ def estimate_all(
     compared = largest.runs
     same_rule, rates = most_frequent_rule(runs), comparable_rates(runs)
     question = "How does the best warmup grow with the batch?"
-    warmups = _estimate_growth(question, best_warmups(same_rule, rng, draws, metric), "warmups")
+    optima = best_warmups(same_rule, rng, draws, metric)
+    warmups = _estimate_growth("best_warmup_exponent", question, optima, "warmups")
     breaking = _estimate_breaking(same_rule, rng, draws, metric)
     critical = _estimate_critical(Measured(same_rule, curves, metric), target, rng, draws)
     has_others = others or len(same_rule) < len(compared)
@@ -69,14 +62,16 @@ def estimate_all(
     ]
 
 
-def choose_batch(measured: Measured) -> Estimated:
+def choose_batch(measured: Measured) -> Answer:
     """Which batch to train with, each at its best rate, by the largest group of comparable runs."""
     runs = comparable_rates(measured.runs_with_metric)
     words, table = which_batch.advise_batch(runs, measured.metric)
-    return _refuse_confounded(Estimated(which_batch.QUESTION, words, table), runs)
+    return _refuse_confounded(
+        Answer(name="best_batch", question=which_batch.QUESTION, words=words, table=table), runs
+    )
 
 
-def _describe_chosen(largest: ComparableRuns, count: int, same_rule: pd.DataFrame) -> Estimated:
+def _describe_chosen(largest: ComparableRuns, count: int, same_rule: pd.DataFrame) -> Answer:
     about = f" ({largest.about})" if largest.about else ""
     num, parts = len(largest.runs), list[str]()
     if num < count:
@@ -89,14 +84,15 @@ def _describe_chosen(largest: ComparableRuns, count: int, same_rule: pd.DataFram
             "Warmups, breaking batch, critical batch and distances use one lr_rule, that with the "
             f"most runs: {same_rule['lr_rule'].iloc[0]}, {len(same_rule)} of {num}."
         )
-    return Estimated("Which runs do these estimates use?", " ".join(parts))
+    question = "Which runs do these estimates use?"
+    return Answer(name="runs", question=question, words=" ".join(parts), is_answered=True)
 
 
-def _refuse_confounded(estimated: Estimated, runs: pd.DataFrame) -> Estimated:
+def _refuse_confounded(estimated: Answer, runs: pd.DataFrame) -> Answer:
     """An estimate, refused if the arms that it compares differ in more than the question."""
     if found := confounds(ended_runs(runs), ARM):
         why = f"the arms differ in more than the setting in question: {'; '.join(found)}"
-        return Estimated(estimated.question, f"Refused: {why}.")
+        return Answer(name=estimated.name, question=estimated.question, words=f"Refused: {why}.")
     return estimated
 
 
@@ -105,22 +101,23 @@ def _capitalize(sentence: str) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}"
 
 
-def _estimate_growth(question: str, optima: Optima, name: str) -> Estimated:
+def _estimate_growth(name: str, question: str, optima: Optima, settings: str) -> Answer:
     table = optima.table()
     if len(table) < 2:
-        words = f"Not run: two or more batches with three or more {name} each are needed."
-        return Estimated(question, words, table)
+        words = f"Not run: two or more batches with three or more {settings} each are needed."
+        return Answer(name=name, question=question, words=words, table=table)
     found = exponent(optima)
     start = "" if np.isnan(found.value) else "As batch to the power "
-    return Estimated(question, _capitalize(f"{start}{format_estimate(found)}."), table)
+    words = _capitalize(f"{start}{format_estimate(found)}.")
+    return Answer.of_estimate(name, question, words, found, table=table)
 
 
 def _estimate_rate(
     runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
-) -> Estimated:
+) -> Answer:
     question = "Which learning-rate rule explains the best rates?"
     optima = best_lrs(most_frequent_warmup(runs), rng, draws, metric=metric)
-    found = _estimate_growth(question, optima, "learning rates")
+    found = _estimate_growth("best_rate_exponent", question, optima, "learning rates")
     if len(optima.batches) < 3 or optima.is_rejected:
         return found
     comparison = compare_rules(optima)
@@ -129,21 +126,22 @@ def _estimate_rate(
     best = comparison.table.iloc[0]
     frequency = "" if pd.isna(best["frequency"]) else f", first in {best['frequency']:.0%} of draws"
     words = f"{found.words} Lowest AICc: {best['rule']}{frequency}. {comparison.note}".strip()
-    return Estimated(question, words, comparison.table)
+    return replace(found, words=words, table=comparison.table)
 
 
 def _estimate_breaking(
     runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
-) -> Estimated:
+) -> Answer:
     worse = "below" if metric.unit == "%" else "worse than at"
     question = f"At which batch does {metric.word} break?"
     found = runs_at_best_warmup(runs, metric)
     if found is None:
         words = "Not run: two or more batches with a run that finished are needed."
-        return Estimated(question, words)
+        return Answer(name="breaking_batch", question=question, words=words)
     at_warmup, warmup, margin, words = found
     if margin == 0:
-        return Estimated(question, f"Refused: there is no margin, as {words}.")
+        words = f"Refused: there is no margin, as {words}."
+        return Answer(name="breaking_batch", question=question, words=words)
     question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
     estimate = breaking_batch(at_warmup, rng, margin, draws, metric)
     batches, seeds = at_warmup["global_batch"], several(estimate.num_seeds, "seed")
@@ -159,31 +157,33 @@ def _estimate_breaking(
         words = f"The runs do not tell where: between {low} and {high} (95 %), {seeds}"
     else:
         words = f"At {format_estimate(estimate, ' examples')}"
-    return Estimated(question, f"{words} (warmup {warmup:g} {warmup_unit(runs)}).")
+    words = f"{words} (warmup {warmup:g} {warmup_unit(runs)})."
+    return Answer.of_estimate("breaking_batch", question, words, estimate, unit="examples")
 
 
 def _estimate_critical(
     measured: Measured, target: float | None, rng: np.random.Generator, draws: int
-) -> Estimated:
+) -> Answer:
     runs, metric = whole_seed_runs(ended_runs(measured.runs)), measured.metric
     question = "Beyond which batch do examples to target double?"
     if not runs[metric.name].notna().any():
-        return Estimated(question, f"Not measured: these runs have no {metric.word}.")
+        words = f"Not measured: these runs have no {metric.word}."
+        return Answer(name="doubling_batch", question=question, words=words)
     if target is None:
         target = reachable_target(runs, metric)
     reached = best_reached(to_target(runs, measured.curves, target, metric))
     _, _, words = describe_doubling(reached, rng, draws)
     chosen = f"Target {metric.shown(target)}, best warmup of each batch and seed."
-    return Estimated(question, f"{words} {chosen}")
+    return Answer(name="doubling_batch", question=question, words=f"{words} {chosen}")
 
 
-def _compare_rules(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Estimated:
+def _compare_rules(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Answer:
     table, margin, words = rule_pairs(runs, curves, metric)
     shown = f"margin {words}" if margin != 0 else f"no margin, as {words}"
     question = f"Does the learning-rate rule make a difference ({shown})?"
     if not len(table):
         words = "Not run: two rules at one batch and warmup, with two seeds each, are needed."
-        return Estimated(question, words)
+        return Answer(name="rule_difference", question=question, words=words)
     counts = table["verdict"].value_counts()
     words = ", ".join(f"{verdict} in {count}" for verdict, count in counts.items())
     together = ", judged together" if len(table) > 1 else ""
@@ -192,12 +192,14 @@ def _compare_rules(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> 
         words = f"The runs do not distinguish the rules. {words}"
     if len(table) > 1:
         words += " An interval is that of its pair alone, not corrected for the others."
-    return Estimated(question, words, table)
+    return Answer(
+        name="rule_difference", question=question, words=words, table=table, is_answered=True
+    )
 
 
 def _estimate_distance(
     runs: pd.DataFrame, curves: pd.DataFrame, rng: np.random.Generator, draws: int
-) -> Estimated:
+) -> Answer:
     question = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
     rows: list[dict[str, Any]] = []
     parts: list[str] = []
@@ -230,5 +232,9 @@ def _estimate_distance(
             "Not run: runs with distance_from_start at six or more epochs of one learning "
             "rate are needed."
         )
-        return Estimated(question, words)
-    return Estimated(question, _capitalize(f"{'; '.join(parts)}."), pd.DataFrame(rows))
+        return Answer(name="distance_law", question=question, words=words)
+    words, is_answered = _capitalize(f"{'; '.join(parts)}."), True
+    table = pd.DataFrame(rows)
+    return Answer(
+        name="distance_law", question=question, words=words, table=table, is_answered=is_answered
+    )

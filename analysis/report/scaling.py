@@ -7,7 +7,7 @@ import pandas as pd
 from scipy import stats
 
 from analysis.figures.target import describe_doubling
-from analysis.report.estimates import Estimated
+from analysis.stats.answer import Answer
 from analysis.stats.contrasts import correct_by_holm
 from analysis.stats.laws import FIXED
 from analysis.stats.powers import batch_power, costs_between, proportional_up_to
@@ -24,20 +24,22 @@ SETTINGS = {
 }
 
 
-def judge_scaling(reached: pd.DataFrame) -> Iterator[Estimated]:
+def judge_scaling(reached: pd.DataFrame) -> Iterator[Answer]:
     """Judge what `read_reached` returns: examples, what a doubling costs, rate and warmup."""
     doubling, fit, words = describe_doubling(reached, make_rng())
-    yield Estimated("Beyond which batch do examples to target double?", words)
+    question = "Beyond which batch do examples to target double?"
+    yield Answer(name="doubling_batch", question=question, words=words)
     if fit and doubling:
         critical = (fit.critical_batch.without or fit.critical_batch).value
         bend = (doubling.without or doubling).value if np.isnan(critical) else critical
         yield _estimate_costs(*cells_without_wild(reached), bend)
     for column in SETTINGS:
         if column in reached:
-            yield _estimate_setting(*setting_by_batch(reached, column), SETTINGS[column])
+            name = f"{column.partition('_')[0].replace('peak', 'rate')}_exponent"
+            yield _estimate_setting(name, *setting_by_batch(reached, column), SETTINGS[column])
 
 
-def judge_speed(reached: pd.DataFrame, reference: pd.DataFrame) -> Estimated:
+def judge_speed(reached: pd.DataFrame, reference: pd.DataFrame) -> Answer:
     """Judge whether runs need suspiciously few examples for their batch, beside a reference's.
 
     Both are what `read_reached` returns. At each batch of the reference's range: Welch's one-sided
@@ -71,10 +73,11 @@ def judge_speed(reached: pd.DataFrame, reference: pd.DataFrame) -> Estimated:
     ]  # fmt: skip
     words = "; ".join(filter(None, clauses))
     question = "Do these runs need suspiciously few examples for their batch, beside the reference?"
-    return Estimated(question, f"{words[0].upper()}{words[1:]}.")
+    words = f"{words[0].upper()}{words[1:]}."
+    return Answer(name="suspicious_speed", question=question, words=words, is_answered=True)
 
 
-def _estimate_costs(cells: Replicates, wild: str, bend: float) -> Estimated:
+def _estimate_costs(cells: Replicates, wild: str, bend: float) -> Answer:
     table = costs_between(cells)
     is_alike = (table["low"] <= 0) & (table["high"] >= 0)
     pairs = zip(table["smaller"][is_alike], table["larger"][is_alike], strict=True)
@@ -90,9 +93,8 @@ def _estimate_costs(cells: Replicates, wild: str, bend: float) -> Estimated:
     shown = table[["cost", "low", "high"]].mul(100).map("{:.3g} %".format)
     words = "; ".join(filter(None, parts))
     question = "What does a doubling of the batch cost, in examples to target?"
-    return Estimated(
-        question, f"{words[0].upper()}{words[1:]}.", table[["smaller", "larger"]].join(shown)
-    )
+    words, rows = f"{words[0].upper()}{words[1:]}.", table[["smaller", "larger"]].join(shown)
+    return Answer(name="doubling_cost", question=question, words=words, table=rows)
 
 
 def cells_without_wild(reached: pd.DataFrame) -> tuple[Replicates, str]:
@@ -131,16 +133,17 @@ def setting_by_batch(reached: pd.DataFrame, column: str) -> tuple[Array, Array]:
     return batches, by_batch.first().to_numpy(dtype=float) * per_unit
 
 
-def _estimate_setting(batches: Array, values: Array, name: str) -> Estimated:
-    question = f"How does {name} grow with the batch?"
+def _estimate_setting(name: str, batches: Array, values: Array, setting: str) -> Answer:
+    question = f"How does {setting} grow with the batch?"
     used = values > 0
     left_out = ", ".join(f"{batch:,.0f}" for batch in batches[~used])
     note = f" Left out, as it is 0 there: {left_out}." if left_out else ""
     if used.sum() < 3:
-        return Estimated(question, f"Not known: three or more batches must have one.{note}")
+        words = f"Not known: three or more batches must have one.{note}"
+        return Answer(name=name, question=question, words=words)
     power = batch_power(batches[used], values[used])
     inside = [f"{rule} ({b:g})" for rule, b in FIXED.items() if power.low <= b <= power.high]
     up_to = proportional_up_to(batches[used], values[used])
     words = f"As batch to the power {format_interval(power)}; rules in the interval: "
     words += f"{', '.join(inside) or 'no rule'}; in proportion to the batch up to {up_to:,.0f}."
-    return Estimated(question, words + note)
+    return Answer.of_estimate(name, question, words + note, power)
