@@ -7,7 +7,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.stats.optimum import Optima
-from analysis.stats.replicates import DRAWS, NO_SPREAD, ROUNDING, Array, Estimate, stretch
+from analysis.stats.places import lowest
+from analysis.stats.replicates import DRAWS, LEVEL, NO_SPREAD, ROUNDING, Array, Estimate, stretch
+from analysis.stats.response import EXPONENTS, best_shape, fit_all_shapes, search_law
 from analysis.stats.wild import add_without, drop_wild
 
 
@@ -29,26 +31,6 @@ def aicc(rss: Array, count: int, num_parameters: int) -> Array:
     return count * np.log(np.maximum(rss, 1e-12) / count) + penalty
 
 
-def lowest(sums: Array, grid: Array) -> tuple[Array, Array]:
-    """The least value of each row, and where on the grid it lies.
-
-    Between grid points the place is the vertex of the parabola through the least value and its
-    neighbours.
-
-    The grid is evenly spaced.
-
-    Returns:
-        Values and places, each of shape (rows,).
-    """
-    best = sums.argmin(axis=1)
-    rows = np.arange(len(sums))
-    inner = np.clip(best, 1, len(grid) - 2)
-    left, mid, right = (sums[rows, inner + d] for d in (-1, 0, 1))
-    bend = np.maximum(left - 2 * mid + right, np.finfo(float).tiny)
-    shift = np.clip(0.5 * (left - right) / bend, -1, 1) * (grid[1] - grid[0])
-    return sums[rows, best], np.where(best == inner, grid[inner] + shift, grid[best])
-
-
 #: From batches (batch,) and a scale (scales, 1) to the logarithm of the rate, up to a constant.
 Shape = Callable[[Array, Array], Array]
 
@@ -65,22 +47,17 @@ BENT: dict[str, Shape] = {
     ),
 }
 
-_GRID_POINTS = 121
-#: Bends are searched up to this factor beyond the batches; within the second factor of an end of
-#: the search, they count as being at that end.
-_BEYOND, _AT_END = 30, 1.001
-#: Share of the draws that must have a best rate at every batch: the others cannot be fitted.
-_FEWEST_FINITE = 0.95
+_BEYOND = 30  # times the batches: as far as bends are searched
 
 
 @dataclass(frozen=True, slots=True)
 class RuleComparison:
-    """Rules fitted to the best learning rate of each batch.
+    """Rules fitted to all runs, by one response that each rule shifts.
 
     Attributes:
-        table: a row per rule, best first: `rule`, `num_parameters`, `rss`, `aicc`, `delta`,
-            `frequency` (share of bootstrap draws in which it has the lowest AICc; missing where
-            too many draws have no best rate at some batch).
+        table: a row per rule, best first: `rule`, `num_parameters` (of the rule), `aicc`,
+            `delta`, `weight` (Akaike's), `p` (against the free power of the batch, which a rule
+            with a fixed exponent is; small: the rule is excluded).
         bends: the fitted bend of `saturating` and `surge` [examples], by rule.
         note: what limits it.
     """
@@ -89,17 +66,24 @@ class RuleComparison:
     bends: dict[str, Estimate]
     note: str
 
+    @property
+    def not_excluded(self) -> list[str]:
+        """Rules with a fixed exponent that these runs do not exclude at 5 %."""
+        rows = self.table[self.table["rule"].isin([*FIXED])]
+        return list(rows.loc[rows["p"] > 1 - LEVEL, "rule"])
+
+
+_COLUMNS = ["rule", "num_parameters", "aicc", "delta", "weight", "p"]
+
 
 def compare_rules(optima: Optima) -> RuleComparison:
-    """Fit none, sqrt, linear, a free power, saturating and surge to the best rates.
+    """Fit none, sqrt, linear, a free power, saturating and surge to the response of all batches.
 
-    Each is fitted to log best by least squares over batches, and scored by `aicc`.
-
-    Rules of two parameters need five batches or more, the others four. No rule is fitted if a
-    best rate is beyond the grid.
+    Each rule says where the response lies at each batch; it is scored by `aicc` over all points,
+    at the shape that suits it best. Rules with a bend need five batches or more.
 
     Source:
-        Burnham & Anderson 2002, Model Selection, section 6.6 (frequencies).
+        Burnham & Anderson 2002, Model Selection, sections 2.4 and 2.9.
     """
     found = _compare_rules(optima)
     if not optima.without_wild:
@@ -111,90 +95,36 @@ def compare_rules(optima: Optima) -> RuleComparison:
 
 
 def _compare_rules(optima: Optima) -> RuleComparison:
-    batches = optima.batches
-    if not (np.isfinite(optima.best) & (optima.best > 0)).all():
-        note = "a best rate is beyond the grid; extend it"
-        bend = Estimate.from_draws(np.nan, None, optima.num_seeds, "", note)
-        table = pd.DataFrame(columns=[*_COLUMNS, "delta"])
-        return RuleComparison(table=table, bends=dict.fromkeys(BENT, bend), note=note)
-    fits = _fit_all(batches, np.log(optima.best)[None, :])
-    scores = _scores(fits, len(batches))
-    usable = {rule: float(score[0]) for rule, score in scores.items()}
-    drawn, unbounded = None, ""  # logs of the draws with a best rate at every batch
-    if optima.draws is not None and len(optima.draws):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.log(optima.draws)
-        drawn = logs[np.isfinite(logs).all(axis=1)]
-        share = 1 - len(drawn) / len(logs)
-        if share > 1 - _FEWEST_FINITE:
-            drawn = None
-            unbounded = (
-                f"in {share:.0%} of the draws some batch has no best rate: rules not distinguished"
-            )
-    frequencies, bends = _over_draws(batches, fits, drawn, optima.num_seeds)
-    rows = [
-        (rule, _PARAMETERS[rule], float(fits[rule][0][0]), usable[rule], frequencies.get(rule))
-        for rule in sorted(usable, key=lambda rule: usable[rule])
-    ]
-    table = pd.DataFrame(rows, columns=_COLUMNS)
-    table.insert(4, "delta", table["aicc"] - table["aicc"].min())
-    notes = [unbounded] if unbounded else []
-    if len(batches) < 5:
-        notes.append("rules of two parameters need five batches or more, the others four")
-    return RuleComparison(table=table, bends=bends, note="; ".join(notes))
-
-
-_COLUMNS = ["rule", "num_parameters", "rss", "aicc", "frequency"]
-_PARAMETERS = {"none": 1, "sqrt": 1, "linear": 1, "power": 2, "saturating": 2, "surge": 2}
-
-
-def _fit_all(batches: Array, y: Array) -> dict[str, tuple[Array, Array]]:
-    """Residual sums of squares and bends, each of shape (draws,), by rule."""
-    x = np.log(batches)
-    fits = {rule: (_rss(y - b * x), np.full(len(y), np.nan)) for rule, b in FIXED.items()}
-    slope = ((y - y.mean(axis=1, keepdims=True)) @ (x - x.mean())) / np.sum((x - x.mean()) ** 2)
-    fits["power"] = (_rss(y - slope[:, None] * x), slope)
-    scales = np.geomspace(batches.min() / _BEYOND, batches.max() * _BEYOND, _GRID_POINTS)
-    for rule, shape in BENT.items():
-        curves = shape(batches[None, :], scales[:, None])
-        sums = np.stack([_rss(y - curve) for curve in curves], axis=1)
-        rss, place = lowest(sums, np.log(scales))
-        bends = np.exp(place)  # at an end of the search they are known from a single side
-        bends = np.where(bends <= scales[0] * _AT_END, 0.0, bends)
-        fits[rule] = rss, np.where(bends >= scales[-1] / _AT_END, np.inf, bends)
-    return fits
-
-
-def _rss(residuals: Array) -> Array:
-    return ((residuals - residuals.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
-
-
-def _scores(fits: dict[str, tuple[Array, Array]], n: int) -> dict[str, Array]:
-    """AICc of each rule for which there are enough batches to rule out a perfect fit."""
-    return {
-        rule: aicc(rss, n, _PARAMETERS[rule])
-        for rule, (rss, _) in fits.items()
-        if n > _PARAMETERS[rule] + 2
-    }
-
-
-def _over_draws(
-    batches: Array, fits: dict[str, tuple[Array, Array]], drawn: Array | None, num_seeds: int
-) -> tuple[dict[str, float], dict[str, Estimate]]:
-    method = "profile least squares in logarithms; 95 % percentile bootstrap over seeds"
-    again = {} if drawn is None else _fit_all(batches, drawn)
+    response = optima.response
+    if response is None or len(optima.batches) < 2:
+        note = "one response does not fit all batches" if len(optima.batches) > 1 else "one batch"
+        unknown = Estimate.from_draws(np.nan, None, optima.num_seeds, "", note)
+        return RuleComparison(pd.DataFrame(columns=_COLUMNS), dict.fromkeys(BENT, unknown), note)
+    fitters, batches = response.fitters, optima.batches
+    rows: list[tuple[str, int, float, float]] = []
+    for rule, p in FIXED.items():
+        shapes = fit_all_shapes(fitters, response.law(np.array([[p]])), 0)
+        rows.append((rule, 0, best_shape(shapes).criterion, response.chance_of(p)))
+    rows.append(("power", 1, response.shape.criterion, 1.0))
     bends: dict[str, Estimate] = {}
-    for rule in BENT:
-        value = float(fits[rule][1][0])
-        seen = 0 < value < np.inf
-        note = "" if seen else f"no bend within {_BEYOND} times the batches: known from one side"
-        drawn_bends = again[rule][1] if again else None
-        bends[rule] = Estimate.from_draws(value, drawn_bends, num_seeds, method, note)
-    scores = _scores(again, len(batches))
-    names = list(scores)
-    winners = np.argmin(np.stack([scores[name] for name in names]), axis=0) if names else []
-    frequencies = {name: float(np.mean(np.asarray(winners) == i)) for i, name in enumerate(names)}
-    return frequencies, bends
+    ends = np.log([batches.min() / _BEYOND, batches.max() * _BEYOND])
+    places = np.linspace(ends[0], ends[1], len(EXPONENTS))
+    for rule, shape in BENT.items():
+        bend, shapes, _ = search_law(fitters, places, lambda s, f=shape: f(batches, np.exp(s)))
+        value, low, high = np.exp([bend.value, bend.low, bend.high])
+        is_seen = ends[0] + 0.01 < bend.value < ends[1] - 0.01
+        note = "" if is_seen else f"no bend within {_BEYOND} times the batches: known from one side"
+        value = value if is_seen else (0.0 if bend.value < ends.mean() else np.inf)
+        bends[rule] = Estimate(float(value), low, high, optima.num_seeds, bend.method, note)
+        if len(batches) >= 5:
+            rows.append((rule, 1, best_shape(shapes).criterion, np.nan))
+    frame = pd.DataFrame(rows, columns=["rule", "num_parameters", "aicc", "p"])
+    frame = frame.sort_values("aicc", kind="stable", ignore_index=True)
+    frame["delta"] = frame["aicc"] - frame["aicc"].min()
+    likelihood = np.exp(-frame["delta"] / 2)
+    frame["weight"] = likelihood / likelihood.sum()
+    note = "" if len(batches) >= 5 else "rules with a bend need five batches or more"
+    return RuleComparison(frame[_COLUMNS], bends, note)
 
 
 #: Steps that the third law, of three parameters and a variance, needs for its AICc.

@@ -1,5 +1,6 @@
 """The best warmup or learning rate at each batch, and how it grows with the batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,7 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from analysis.stats.batch_limits import REJECTED
-from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, describe_diverged
+from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, format_share
+from analysis.stats.response import Fitter, Points, Response, fit_response
 from analysis.stats.wild import add_without, drop_wild
 from analysis.tables.metric import ACCURACY, Metric
 
@@ -17,6 +19,7 @@ WARMUP_OFFSET = 1.0
 
 _REJECTED = "the parabola does not fit"
 _SYMMETRIC = "holds if the curve is symmetric: a batch has fewer than five settings"
+_FEWEST = 3  # settings of a batch
 #: Settings of a batch from which the fit is repeated without either end.
 _FEWEST_TO_CUT = 5
 #: Means that differ by less than this fraction of their size are equal.
@@ -39,8 +42,8 @@ class Optima:
         no_interval: why the seeds give none; empty if they do.
         draws_apart: like `draws`, for each batch's own interval, whose error comes from fewer
             points; if None, `draws` are used.
-        draws_cut: like `draws`, without the smallest setting of each batch and without the
-            largest: how far the estimate depends on the shape of the curve.
+        draws_cut: like `draws`, of other fits, or ends: how far the best depends on the shape.
+        response: one response for all batches; None where each batch answers for itself.
         wild: wild seeds in words; empty if there are none.
         without_wild: the optima without them.
     """
@@ -56,6 +59,7 @@ class Optima:
     no_interval: str = ""
     draws_apart: Array | None = None
     draws_cut: tuple[Array, ...] = ()
+    response: Response | None = None
     wild: str = ""
     without_wild: "Optima | None" = None
 
@@ -93,18 +97,14 @@ def best_warmups(
 ) -> Optima:
     """The warmup with the best metric at each batch.
 
-    ``metric = a - c * (log(warmup + 1) - log(best + 1))**2`` by least squares at each batch, with
-    c above 0 where higher is better; intervals by resampling seeds inside each point. With five
-    settings at each batch or more they include those of the fits without either end of the grid:
-    a curve that is steeper on one side than on the other moves the vertex.
+    One response in ``log(warmup + 1)`` for all batches (`fit_response`); where one shape does not
+    fit all of them, a parabola at each batch, with seeds resampled inside each point. Intervals of
+    a batch's best include those of fits without either end of the grid: the shape moves it.
 
     Uses `outcome`, `global_batch`, `warmup_epochs` and the metric.
 
     Returns:
         The best warmups [epochs] of batches with three or more warmups.
-
-    Source:
-        The parabola is ours: smooth, a single optimum, exact for a quadratic in log warmup.
     """
     return _fit_runs(runs, "warmup_epochs", rng, draws, metric)
 
@@ -118,7 +118,7 @@ def best_lrs(
 ) -> Optima:
     """The peak learning rate with the best metric at each batch.
 
-    ``metric = a - c * (log(lr) - log(best))**2`` by least squares at each batch.
+    As `best_warmups`, in ``log(lr)``.
 
     Uses `outcome`, `global_batch`, the metric and the column: the learning rate, or `lr /
     (1 - momentum)` where momentum varies.
@@ -133,10 +133,9 @@ def _fit_runs(
     runs: pd.DataFrame, column: str, rng: np.random.Generator, draws: int, metric: Metric
 ) -> Optima:
     by = ["global_batch", column]
-    cells, note = Replicates.from_runs(runs, by, metric.name).drop_single()
-    found = fit_optima(cells, column, rng, draws, metric)
-    notes = filter(None, [found.note, note, describe_diverged(runs)])
-    found = replace(found, note="; ".join(notes))
+    cells = Replicates.from_runs(runs, by, metric.name)
+    lost = runs[runs["outcome"] == "diverged"].groupby(by).size()
+    found = fit_optima(cells, column, rng, draws, metric, lost)
     kept, wild = drop_wild(runs, by, metric.name)
     if not wild:
         return found
@@ -150,13 +149,153 @@ def fit_optima(
     rng: np.random.Generator,
     draws: int = DRAWS,
     metric: Metric = ACCURACY,
+    lost: pd.Series | None = None,
 ) -> Optima:
-    """As `best_warmups` and `best_lrs`, for points with a `global_batch` and the column."""
-    offset = WARMUP_OFFSET if column == "warmup_epochs" else 0.0
+    """As `best_warmups` and `best_lrs`, for points with a `global_batch` and the column.
+
+    `lost` counts the runs that diverged, by batch and setting.
+    """
+    lost = pd.Series(dtype=float) if lost is None else lost
+    found = collect_points(cells, column, metric.sign, lost)
+    response = fit_response(found[0], rng, draws) if found else None
+    if response and not response.is_rejected:
+        return optima_of(response, cells.num_seeds, rng, draws)
+    several_seeds, left_out = cells.drop_single()
+    found = _fit_parabolas(several_seeds, column, rng, draws, metric)
+    num_lost = int(lost.sum())
+    ended = format_share(num_lost, num_lost + int(cells.counts.sum())) if num_lost else ""
+    diverged = f"runs that diverged are not in the fit: {ended}" if num_lost else ""
+    notes = filter(None, [found.note, left_out, diverged])
+    return replace(found, note="; ".join(notes))
+
+
+def collect_points(
+    cells: Replicates, column: str, sign: float, lost: pd.Series, others: Sequence[str] = ()
+) -> tuple[Points, pd.MultiIndex] | None:
+    """Points for `fit_response`, and their batch and settings.
+
+    None if no batch has three settings, or the metric of a batch is the same at all of them. Where
+    runs diverged, the metric is at most the mean of those that finished; where none did, at most
+    the worst mean of the batch. Batches with fewer settings are left out. In other settings the
+    response is a parabola, whose best moves with the batch.
+
+    Args:
+        cells: points with a `global_batch`, the column and the others.
+        column: the setting of the response.
+        sign: of the metric.
+        lost: how many runs diverged, by the batch and the settings.
+        others: settings that vary besides.
+    """
+    names = ["global_batch", column, *others]
+    frame = cells.points[names].astype(float)
+    frame = frame.assign(value=sign * cells.means, count=cells.counts).set_index(names)
+    if len(lost):
+        counts = lost.rename("lost").reset_index()[[*names, "lost"]].astype(float)
+        counts = counts[counts["global_batch"].isin(cells.points["global_batch"])]
+        frame = frame.join(counts.set_index(names), how="outer")
+    frame["lost"] = frame["lost"].fillna(0.0) if len(lost) else 0.0
+    seen = frame[frame["value"].notna()].reset_index()
+    by_batch = seen.groupby("global_batch")
+    usable = by_batch[column].nunique() >= _FEWEST
+    is_flat = by_batch["value"].agg(np.ptp) <= _ROUNDING * by_batch["value"].agg(
+        lambda v: v.abs().max()
+    )
+    usable = usable[usable].index
+    if not len(usable) or is_flat[usable].any():
+        return None
+    frame["value"] = frame["value"].fillna(frame.groupby(level=0)["value"].transform("min"))
+    frame = frame[frame.index.isin(usable, level=0)]
+    settings = frame.index.to_frame(index=False)
+    square, free = cells.keep(cells.points["global_batch"].isin(usable)).scatter("global_batch")
+    batches = settings["global_batch"].to_numpy(float)
+    points = Points(
+        batches=batches,
+        places=np.log(settings[column].to_numpy(float) + offset_of(column)),
+        measured=frame["value"].to_numpy(float),
+        counts=frame["count"].fillna(frame["lost"]).to_numpy(float),
+        groups=np.unique(batches, return_inverse=True)[1],
+        is_bound=(frame["lost"] > 0).to_numpy(),
+        square=square,
+        free=free,
+        others=further_columns([settings[name].to_numpy(float) for name in others], batches),
+        offset=offset_of(column),
+    )
+    return points, pd.MultiIndex.from_frame(settings)
+
+
+def offset_of(column: str) -> float:
+    """What is added to a setting before its logarithm is taken."""
+    return WARMUP_OFFSET if column == "warmup_epochs" else 0.0
+
+
+def further_columns(settings: Sequence[Array], batches: Array) -> Array:
+    """Parabolas in further settings whose best moves with the batch, as columns."""
+    x = np.log(batches) - np.log(batches).mean()
+    columns: list[Array] = []
+    for values in settings:
+        u = np.log(values) if (values > 0).all() else values
+        u = (u - u.mean()) / max(float(np.ptp(u)), _ROUNDING)
+        columns += [u, u**2, u * x]
+    return np.stack(columns, axis=1) if columns else np.empty((len(batches), 0))
+
+
+def optima_of(response: Response, num_seeds: int, rng: np.random.Generator, draws: int) -> Optima:
+    """The best of each batch by one response, and how far it depends on the shape.
+
+    Between settings the shape is not seen, so a best is known to a quarter of their distance at
+    most. With fewer than five settings, or without replicates, it lies between the settings beside
+    the best one.
+    """
+    points = response.fitter.points
+    ends = np.empty((2, 2, len(response.batches)))
+    for i, place in enumerate(response.fitter.members):
+        order = place[np.argsort(points.places[place])]
+        u, top = points.places[order], int(response.fit[order].argmax())
+        beside = u[max(top - 1, 0)], u[min(top + 1, len(u) - 1)]
+        quarter = (beside[1] - beside[0]) / 8
+        is_coarse = len(u) < _FEWEST_TO_CUT or not points.free
+        near = response.best[i] - quarter, response.best[i] + quarter
+        ends[:, :, i] = [u[0], u[-1]], beside if is_coarse else near
+    cut = [fit_response(part, rng, draws) for part in cut_ends(points)]
+    spread = [response.draws, *(fit.draws for fit in cut if fit)]
+
+    def settings(places: Array) -> Array:
+        with np.errstate(over="ignore"):  # a best far beyond the grid is at infinity
+            return np.maximum(np.exp(places) - points.offset, 0.0)
+
+    return Optima(
+        batches=response.batches,
+        best=settings(response.best),
+        draws=settings(response.draws) if response.exponent.has_interval else None,
+        low_edge=settings(ends[0, 0]),
+        high_edge=settings(ends[0, 1]),
+        num_seeds=num_seeds,
+        note="",
+        no_interval="" if response.exponent.has_interval else "too few points: no interval",
+        draws_cut=tuple(map(settings, [*spread[1:], ends[1]])),
+        response=response,
+    )
+
+
+def cut_ends(points: Points) -> list[Points]:
+    """The points without the lowest setting of each batch, and without the highest; none if few."""
+    members = Fitter(points, points.counts).members
+    if min(map(len, members)) < _FEWEST_TO_CUT:
+        return []
+    ends = ([place[points.places[place].argmin()] for place in members],
+            [place[points.places[place].argmax()] for place in members])  # fmt: skip
+    return [points.keep(~np.isin(np.arange(len(points.places)), end)) for end in ends]
+
+
+def _fit_parabolas(
+    cells: Replicates, column: str, rng: np.random.Generator, draws: int, metric: Metric
+) -> Optima:
+    """As `fit_optima`, a parabola at each batch."""
+    offset = offset_of(column)
     batch = cells.points["global_batch"].to_numpy(dtype=float)
     setting = cells.points[column].to_numpy(dtype=float)
     sizes, counts = np.unique(batch, return_counts=True)
-    batches = sizes[counts >= 3]
+    batches = sizes[counts >= _FEWEST]
     places = [np.flatnonzero(batch == b) for b in batches]
     u = np.log(setting + offset)
 
@@ -299,6 +438,8 @@ def exponent(optima: Optima) -> Estimate:
         return add_without(all_seeds, optima.wild, exponent(optima.without_wild))
     if optima.is_rejected:
         return Estimate.from_draws(np.nan, None, optima.num_seeds, method, optima.note)
+    if optima.response:
+        return replace(optima.response.exponent, num_seeds=optima.num_seeds)
     value = _slopes(optima.batches, optima.best[None, :])[0]
     notes: list[str] = []
     table = optima.table()
@@ -323,6 +464,8 @@ def exponent_draws(optima: Optima) -> tuple[Estimate, list[Array]]:
     found = exponent(optima)
     if optima.draws is None or np.isnan(found.value):
         return found, []
+    if optima.response:
+        return found, [optima.response.exponents]
     return found, [_slopes(optima.batches, d) for d in (optima.draws, *optima.draws_cut)]
 
 

@@ -258,6 +258,20 @@ class Replicates:
                 found[i] = deviation
         return found, freedom
 
+    def scatter(self, by: str) -> tuple[float, float]:
+        """Sum of squares of the values about their points' means, and its degrees of freedom.
+
+        The effect of a seed on all points with one value of `by` is removed, as in `deviations`.
+        """
+        several_values = self.keep(self.counts > 1)
+        if not len(several_values.counts):
+            return 0.0, 0.0
+        place = several_values.points[by].to_numpy()
+        blocks = [np.flatnonzero(place == value) for value in np.unique(place)]
+        deviations, freedom = several_values.deviations(blocks)
+        per_freedom = sum(float((d**2).sum()) * (len(d) - 1) / len(d) for d in deviations)
+        return per_freedom / float((several_values.counts - 1).sum()) * freedom, freedom
+
     def resampled_means(
         self,
         rng: np.random.Generator,

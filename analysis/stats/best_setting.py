@@ -1,0 +1,135 @@
+"""Each batch at its best setting, chosen by all runs, and what choosing costs."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from analysis.stats.optimum import collect_points
+from analysis.stats.replicates import Array, Replicates, make_rng
+from analysis.stats.response import fit_response
+from analysis.tables.metric import Metric
+
+_DRAWS = 1000
+_NAMES = {"peak_lr": "peak rate", "warmup_epochs": "warmup"}
+
+
+@dataclass(frozen=True, slots=True)
+class BestSettings:
+    """The runs of each batch at the setting that is best there.
+
+    Attributes:
+        runs: of the chosen settings.
+        chosen: a row per batch: its setting, and `at_end`, the setting that is at an end of three
+            values or more that were tried; empty if none is.
+        columns: of the settings that were tried.
+        price: what choosing adds to the variance of each batch's mean.
+    """
+
+    runs: pd.DataFrame
+    chosen: pd.DataFrame
+    columns: Sequence[str]
+    price: Mapping[int, float] = field(default_factory=dict[int, float])
+
+    @property
+    def words(self) -> str:
+        """The chosen settings in a sentence; empty if nothing was tried."""
+        if not self.columns:
+            return ""
+        each = [
+            f"{row['global_batch']:,.0f}: "
+            + ", ".join(f"{_NAMES.get(c, c)} {row[c]:.3g}" for c in self.columns)
+            + (
+                f" (at an end of the {_NAMES.get(row['at_end'], row['at_end'])}s tried)"
+                * bool(row["at_end"])
+            )
+            for row in self.chosen.to_dict("records")
+        ]
+        return f"Each batch at its best setting: {'; '.join(each)}."
+
+
+def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) -> BestSettings:
+    """Take each batch at the setting that one response for all batches puts highest.
+
+    Settings at which a run diverged are not chosen, nor those of one seed where others have more.
+    Where no such response fits, or none has three values at a batch, the highest mean decides.
+    """
+    if not columns:
+        chosen = runs[["global_batch"]].drop_duplicates().sort_values("global_batch")
+        return BestSettings(runs, chosen.assign(at_end=""), ())
+    by = ["global_batch", *columns]
+    cells = Replicates.from_runs(runs, by, metric.name)
+    if not cells.values:  # noqa: PD011
+        return BestSettings(runs, cells.points.assign(at_end=""), columns)
+    lost = runs[runs["outcome"] == "diverged"].groupby(by).size()
+    frame = cells.points.assign(mean=metric.sign * cells.means, count=cells.counts)
+    frame["fit"], refit, variance = _smooth(cells, columns, metric, lost)
+    is_usable = ~pd.MultiIndex.from_frame(frame[by]).isin(lost.index)
+    is_usable &= (frame["count"] >= min(2, frame["count"].max())).to_numpy()
+    batches = frame["global_batch"].to_numpy()
+    places = [np.flatnonzero((batches == batch) & is_usable) for batch in np.unique(batches)]
+    places = [place for place in places if len(place)]
+    best = [int(place[frame["fit"].to_numpy()[place].argmax()]) for place in places]
+    chosen = frame.loc[best, by].reset_index(drop=True)
+    chosen["at_end"] = [_end_of(row, frame, columns) for row in chosen.to_dict("records")]
+    price = {
+        int(batches[i]): _price(frame, place, i, refit, variance)
+        for place, i in zip(places, best, strict=True)
+    }
+    return BestSettings(runs.merge(chosen[by], on=by), chosen, columns, price)
+
+
+def _end_of(row: Mapping[Hashable, Any], frame: pd.DataFrame, columns: Sequence[str]) -> str:
+    """The setting that is at an end of three or more that were tried at a batch; else empty."""
+    of_batch = frame[frame["global_batch"] == row["global_batch"]]
+    for name in columns:
+        tried = of_batch[name]
+        is_least = row[name] == tried.min() and tried.min() > 0  # no warmup is the end of its scale
+        if tried.nunique() >= 3 and (row[name] == tried.max() or is_least):
+            return name
+    return ""
+
+
+#: From values of points, shape (points, draws), to the values that are chosen by.
+Refit = Callable[[Array], Array]
+
+
+def _smooth(
+    cells: Replicates, columns: Sequence[str], metric: Metric, lost: pd.Series
+) -> tuple[Array, Refit, float]:
+    """What each point is chosen by, how that follows from the means, and a replicate's variance."""
+    square, free = cells.scatter("global_batch")
+    means, variance = metric.sign * cells.means, square / free if free else 0.0
+    counts = cells.points.groupby("global_batch")[list(columns)].nunique().max()
+    first = max(columns, key=lambda name: counts[name])
+    others = [name for name in columns if name != first]
+    found = collect_points(cells, first, metric.sign, lost, others)
+    response = fit_response(found[0], make_rng(), 1) if found else None
+    if not found or not response or response.is_rejected:
+        return means, lambda values: values, variance
+    index, names = found[1], ["global_batch", first, *others]
+    at = index.get_indexer(pd.MultiIndex.from_frame(cells.points[names].astype(float)))
+    if (at < 0).any():  # a batch with too few settings for the response
+        return means, lambda values: values, variance
+
+    def refit(values: Array) -> Array:
+        every = np.repeat(response.fitter.points.measured[:, None], values.shape[1], axis=1)
+        every[at] = values
+        return response.refit(every)[at]
+
+    return refit(means[:, None])[:, 0], refit, max(response.variance, variance)
+
+
+def _price(
+    frame: pd.DataFrame, place: NDArray[np.intp], best: int, refit: Refit, variance: float
+) -> float:
+    """What choosing adds to the variance of a batch's mean: chosen anew in draws from the fit."""
+    truth, counts = frame["fit"].to_numpy(float), frame["count"].to_numpy(float)
+    noise = make_rng().standard_normal((len(frame), _DRAWS)) * np.sqrt(variance / counts)[:, None]
+    drawn = truth[:, None] + noise
+    taken = place[refit(drawn)[place].argmax(axis=0)]
+    error = drawn[taken, np.arange(_DRAWS)] - truth[place].max()
+    return max(0.0, float((error**2).mean() - variance / counts[best]))

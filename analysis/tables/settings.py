@@ -1,0 +1,40 @@
+"""Settings that a study tries at each batch, so that each batch is judged at its best."""
+
+import pandas as pd
+
+from analysis.tables.comparable_runs import AXES, group_comparable, stored_configs
+
+#: Keys, or groups of keys, whose numbers a study tunes; other keys make it another study.
+_TUNED = ("base_lr", "label_smoothing", "gradient_clip", "ema_decay", "optimizer", "module",
+          "lr_rule")  # fmt: skip
+
+#: Columns of runs that keys of the command come to, by the key.
+_COLUMNS = {"base_lr": "peak_lr", "lr_rule": "peak_lr"}
+
+
+def comparable_settings(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The largest group of runs that differ only in batch, seed and tuned settings.
+
+    Returns:
+        The runs, with a column for each further setting that is tuned; and the columns of the
+        settings that vary at a batch: the peak rate, the warmup, and these.
+    """
+    configs = stored_configs(runs)
+    numbers = {
+        name
+        for config in configs
+        for name, value in config.scientific.items()
+        if name.split(".")[0] in _TUNED and type(value) in (int, float)
+    }
+    found = group_comparable(runs, (*AXES, *sorted(numbers)))[0].runs
+    further = sorted(name for name in numbers if name.split(".")[0] not in _COLUMNS)
+    of_runs = dict(zip(runs.index, configs, strict=True))
+    for name in further:
+        values = [of_runs[i].settings.get(name) for i in found.index]
+        if len(set(values)) > 1:
+            found = found.assign(**{name: pd.Series(values, found.index, dtype=float)})
+    names = ["peak_lr", "warmup_epochs", *(name for name in further if name in found)]
+    if found["peak_lr"].isna().all():
+        names = ["base_lr", *names[1:]]
+    varied = found.groupby("global_batch")[names].nunique().max()
+    return found, [name for name in names if varied[name] > 1]
