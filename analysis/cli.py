@@ -192,8 +192,9 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
         _branches, "the critical batch over training, from branches", results, metric, out, as_json
     )
     branches.add_argument(
-        "--margin", type=float, default=0.0,
-        help="what counts as not worse than the parent, in the unit of the metric (0)",
+        "--margin", type=float,
+        help="what counts as not worse than the parent, in the unit of the metric; default: "
+        "0.005 of an accuracy, 1 %% of the parents' mean of any other metric",
     )  # fmt: skip
     table = add(
         _table, "the metric at every point, for a paper: LaTeX, Markdown, CSV", results, metric
@@ -389,26 +390,33 @@ def _scaling(options: argparse.Namespace) -> "Iterator[Answer | str]":
             yield judge_speed(reached, reference)
 
 
-def _branches(options: argparse.Namespace) -> Iterator[str]:
+def _branches(options: argparse.Namespace) -> "Iterator[Answer | str]":
     from analysis.figures.over_training import draw_over_training
     from analysis.figures.sheet import save
     from analysis.stats.critical_branches import (
+        branch_answers,
         branch_differences,
         critical_branches,
         describe_ratio,
     )
+    from analysis.tables.which_runs import BREAKING, negligible_margin
 
     measured = read_measured(options, "all")
     runs, metric = measured.runs[measured.runs["branch"].notna()], measured.metric
     groups = group_comparable(runs, ("batch", "seed", "branch")) if len(runs) else []
     for group in groups or [ComparableRuns(runs, "", "", "")]:
         differences = branch_differences(group.runs, measured.curves, metric.name)
-        found = critical_branches(differences, metric.sign, options.margin)
+        margin, words = options.margin, f"{options.margin}"
+        if margin is None:
+            values = differences["of_parent"]
+            margin, words = negligible_margin(metric, BREAKING, values, values)
+        found = critical_branches(differences, metric.sign, margin)
         after = several(int(differences["after"].iloc[0]), "epoch")
         yield f"{group.title}: {metric.label} {after} after each position"
+        yield from branch_answers(found, margin, words)
         yield found.to_string(index=False, na_rep="", float_format="{:,.5g}".format)
         yield describe_ratio(found)
-        drawing = draw_over_training(found, group.title, options.margin, options.width)
+        drawing = draw_over_training(found, group.title, margin, options.width)
         name = "-".join(filter(None, ["critical_batch_over_training", group.name]))
         yield from map(_WROTE.format, save(drawing, options.out, name))
 

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from simulated_verdicts import NOISES
 
-from analysis.stats.batch_limits import breaking_batch, critical_batch, doubling_batch, to_target
+from analysis.stats.batch_limits import critical_batch, doubling_batch, to_target
+from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.laws import compare_rules, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare

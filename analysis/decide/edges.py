@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.decide.arms import Arm, config_from_row
 from analysis.decide.command import Config
 from analysis.decide.proposal import Proposal, propose_runs
-from analysis.stats.batch_limits import breaking_batch
+from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.optimum import best_lrs, best_warmups
 from analysis.stats.replicates import make_rng
 from analysis.tables.metric import ACCURACY, Measured, Metric

@@ -7,13 +7,14 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures.target import best_reached, describe_doubling, whole_seed_runs
-from analysis.report import which_batch
+from analysis.report.which_batch import advise_batch
 from analysis.stats.answer import Answer
-from analysis.stats.batch_limits import breaking_batch, reachable_target, to_target
+from analysis.stats.batch_limits import reachable_target, to_target
+from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
 from analysis.stats.pairs import rule_pairs
-from analysis.stats.replicates import DRAWS, format_estimate, make_rng
+from analysis.stats.replicates import DRAWS, Estimate, format_estimate, make_rng
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable, warmup_unit
 from analysis.tables.metric import Measured, Metric, check_target
 from analysis.tables.validity import ARM, confounds
@@ -65,10 +66,7 @@ def estimate_all(
 def choose_batch(measured: Measured) -> Answer:
     """Which batch to train with, each at its best rate, by the largest group of comparable runs."""
     runs = comparable_rates(measured.runs_with_metric)
-    words, table = which_batch.advise_batch(runs, measured.metric)
-    return _refuse_confounded(
-        Answer(name="best_batch", question=which_batch.QUESTION, words=words, table=table), runs
-    )
+    return _refuse_confounded(advise_batch(runs, measured.metric), runs)
 
 
 def _describe_chosen(largest: ComparableRuns, count: int, same_rule: pd.DataFrame) -> Answer:
@@ -144,21 +142,40 @@ def _estimate_breaking(
         return Answer(name="breaking_batch", question=question, words=words)
     question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
     estimate = breaking_batch(at_warmup, rng, margin, draws, metric)
-    batches, seeds = at_warmup["global_batch"], several(estimate.num_seeds, "seed")
-    low, high = f"{estimate.low:,.0f}", f"{estimate.high:,.0f}"
-    if np.isinf(estimate.value):
-        words = f"It did not break: {estimate.note}"
-        if estimate.high < np.inf or estimate.low < batches.max():
-            words += f", but with {seeds} a break from {low} on is not excluded"
-    elif np.isinf(estimate.high):
-        words = f"The runs do not tell whether it does: {seeds} exclude neither a break just above "
-        words += f"{low} nor that there is none (95 %)"
-    elif estimate.low == batches.min() and estimate.high == batches.max():
-        words = f"The runs do not tell where: between {low} and {high} (95 %), {seeds}"
-    else:
-        words = f"At {format_estimate(estimate, ' examples')}"
-    words = f"{words} (warmup {warmup:g} {warmup_unit(runs)})."
-    return Answer.of_estimate("breaking_batch", question, words, estimate, unit="examples")
+    unit, lr_rule = warmup_unit(runs), runs["lr_rule"].iloc[0]
+    return Answer.of_estimate(
+        "breaking_batch",
+        question,
+        f"{_describe_breaking(estimate, at_warmup['global_batch'])} (warmup {warmup:g} {unit}).",
+        estimate,
+        unit="examples",
+        settings={"margin": margin, "warmup": warmup, "warmup_unit": unit, "lr_rule": lr_rule},
+        next="" if estimate.high < np.inf else "Run more seeds, or batches above the largest.",
+    )
+
+
+def _describe_breaking(estimate: Estimate, batches: pd.Series) -> str:
+    """Where the metric breaks in words: two digits, or batches that were run; one bound or both."""
+    run, seeds = {*batches}, several(estimate.num_seeds, "seed")
+    value, low, high = (
+        f"{end if end in run or not np.isfinite(end) else float(f'{end:.2g}'):,.0f}"
+        for end in (estimate.value, estimate.low, estimate.high)
+    )
+    note = f"; {estimate.note}" if estimate.note else ""
+    starts_open = estimate.low <= batches.min()
+    if not estimate.has_interval:
+        by_means = "It did not break" if np.isinf(estimate.value) else f"At {value} by the means"
+        return f"{by_means}{note}"
+    if np.isinf(estimate.high) and starts_open:
+        return (
+            f"The runs do not tell: {seeds} exclude neither a break just above {low} nor none{note}"
+        )
+    if np.isinf(estimate.high):
+        by_means = "it did not break" if np.isinf(estimate.value) else f"it broke at {value}"
+        return f"It holds up to at least {low} (95 %, {seeds}); by the means {by_means}{note}"
+    if starts_open:
+        return f"It broke at the latest at {high} (95 %, {seeds}); by the means at {value}{note}"
+    return f"At {value} examples (95 %: {low} to {high}), {seeds} per point{note}"
 
 
 def _estimate_critical(

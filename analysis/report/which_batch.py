@@ -1,15 +1,17 @@
 """Which batch to train with: the largest that loses little, and what the seeds cannot exclude."""
 
-from collections.abc import Iterable
-from math import comb
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from analysis.figures.points import POINT, points
-from analysis.stats.contrasts import ONE_SIDED, Arms
-from analysis.stats.replicates import validation_size
+from analysis.stats.answer import Answer
+from analysis.stats.best_of import compare_with_best
+from analysis.stats.contrasts import Arms
+from analysis.stats.replicates import NO_SPREAD, Replicates, validation_size
+from analysis.stats.shared_variances import add_price, share_variances
 from analysis.stats.wild import drop_wild
 from analysis.tables.comparable_runs import warmup_unit
 from analysis.tables.metric import Metric
@@ -23,46 +25,84 @@ _FEW = "Not run: two or more batches whose runs all finished are needed."
 #: An epoch that is faster by less than this is not said to be faster.
 _FASTER = 1.05
 
+#: Settings of which a batch may have a grid, and values that make one.
+_GRIDS, _FEWEST_VALUES = ("warmup_epochs", "base_lr"), 3
 
-def compare_batches(runs: pd.DataFrame, metric: Metric) -> pd.DataFrame:
+
+def compare_batches(
+    runs: pd.DataFrame, metric: Metric, price: Mapping[int, float] | None = None
+) -> pd.DataFrame:
     """The best setting of each batch, and how much worse it is than the best of the other batches.
 
-    Settings with a run that diverged are left out, and those of one seed where any has more. The
-    limits are Welch's at 95 %, corrected for all pairs of batches (Bonferroni), as the best is
-    known from the same seeds.
+    The intervals hold together at 95 %, with variances shared between batches. Settings with a run
+    that diverged count as the worst: where a batch has no other, its loss is infinite, and shown if
+    all of two runs or more diverged. Settings of one seed are left out where any has more.
 
-    Uses `outcome`, `global_batch`, `warmup_epochs`, `lr_rule`, `base_lr`, `examples_per_s`,
-    `device_kind` and the metric.
+    Uses `outcome`, `global_batch`, `seed`, `warmup_epochs`, `lr_rule`, `base_lr`,
+    `examples_per_s`, `device_kind` and the metric. The price is a variance to be added to a batch's
+    mean, such as that of having chosen its setting from the same seeds.
 
     Returns:
-        a row per batch: its setting, `num_seeds`, `loss`, `at_least`, `at_most` (null without two
-        seeds), `speed` [examples per second; null if on several kinds of devices].
+        a row per batch, best first: its setting, `num_seeds`, `num_diverged`, `loss`, `at_least`,
+        `at_most` (null without two seeds), `speed` [examples per second; null if the batches have
+        no kind of devices in common].
     """
     setting = _setting(runs)
-    frame = points(runs, metric.name, setting).dropna(subset=["mean"])
+    frame = points(runs, metric.name, setting)
     frame["num_seeds"] = frame["values"].map(len)
     fewest = min(2, frame["num_seeds"].max()) if len(frame) else 0
-    frame = frame[(frame["num_diverged"] == 0) & (frame["num_seeds"] >= fewest)]
-    order = (metric.sign * frame["mean"]).sort_values(ascending=False, kind="stable").index
-    best = frame.loc[order].drop_duplicates("global_batch")  # the best batch first
-    arms = Arms.from_seeds([np.array(values) for values in best["values"]])
+    is_lost = frame["num_diverged"] > 0
+    frame = frame[(is_lost | (frame["num_seeds"] >= fewest)) & (is_lost | frame["mean"].notna())]
+    share = frame["num_diverged"] / (frame["num_diverged"] + frame["num_seeds"])
+    frame = frame.assign(share=share, signed=-metric.sign * frame["mean"])
+    best = frame.sort_values(["share", "signed"], kind="stable").drop_duplicates("global_batch")
+    held, lost = best[best["num_diverged"] == 0], best[best["num_diverged"] > 0]
+    shown = (lost["num_seeds"] == 0) & (lost["num_diverged"] > 1)
+    ends = np.where(shown, np.inf, -np.inf)
+    speed = _speeds(runs[runs["global_batch"].isin(best["global_batch"])])
+    return pd.concat([
+        held.assign(**_losses(runs, held, metric, price or {})),
+        lost.assign(loss=np.inf, at_least=ends, at_most=np.inf),
+    ])[[*setting, "num_seeds", "num_diverged", "loss", "at_least", "at_most"]].assign(
+        speed=lambda table: table["global_batch"].map(speed)
+    ).reset_index(drop=True)  # fmt: skip
+
+
+def _losses(
+    runs: pd.DataFrame, best: pd.DataFrame, metric: Metric, price: Mapping[int, float]
+) -> dict[str, np.ndarray]:
+    """Loss and interval of each of the batches, which are in the order of their means."""
+    means = metric.sign * best["mean"].to_numpy(float)
+    names, blank = ("loss", "at_least", "at_most"), np.full(len(best), np.nan)
+    if len(best) < 2:
+        return dict.fromkeys(names, blank)
+    behind = np.r_[means[1], np.full(len(means) - 1, means[0])] - means
+    setting = _setting(runs)
+    chosen = runs.merge(best[setting], on=setting)
+    cells = Replicates.from_runs(chosen, ["global_batch"], metric.name)
+    arms, least = Arms.from_seeds(cells.values), 0.0
     if size := validation_size(runs[metric.name].to_numpy(float)) if metric.unit == "%" else None:
-        arms = arms.floor_variances(size)
-    rival = np.zeros(len(best), dtype=int)
-    rival[:1] = min(1, len(best) - 1)  # the best is compared with the next
-    errors = arms.variances / arms.counts
-    squares = errors**2 / np.maximum(arms.counts - 1, 1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        freedom = (errors + errors[rival]) ** 2 / (squares + squares[rival])
-        width = stdtrit(freedom, 1 - ONE_SIDED / max(1, comb(len(best), 2)))
-    half = width * np.sqrt(errors + errors[rival])
-    loss = metric.sign * (arms.means[rival] - arms.means)
-    speed = runs.groupby("global_batch")["examples_per_s"].median()
-    speed = speed if len({*runs["device_kind"].dropna()}) < 2 else speed * np.nan
-    kept = best[[*setting, "num_seeds"]].assign(
-        loss=loss, at_least=loss - half, at_most=loss + half, speed=best["global_batch"].map(speed)
-    )
-    return kept.reset_index(drop=True)
+        floored = arms.floor_variances(size).variances
+        least = np.where(arms.variances < floored, floored, 0.0)
+    if cells.num_seeds < 2 or (cells.no_interval and not np.any(least)):
+        return dict(zip(names, (behind, blank, blank), strict=True))
+    extra = np.array([price.get(int(batch), 0.0) for batch in cells.points["global_batch"]])
+    known = add_price(*share_variances(cells, least), extra)
+    order = cells.points["global_batch"].searchsorted(best["global_batch"])
+    found = compare_with_best(means, *(values[order] for values in known))
+    return dict(zip(names, found, strict=True))
+
+
+def _speeds(runs: pd.DataFrame) -> pd.Series:
+    """Examples per second of each batch, on the kind of devices that most runs of all batches had.
+
+    Null if the batches have no kind in common.
+    """
+    kinds = runs["device_kind"].map(str)  # not recorded is a kind too
+    counts = pd.crosstab(runs["global_batch"], kinds)
+    shared = counts.loc[:, (counts > 0).all()].sum()
+    kind = shared.idxmax() if len(shared) else None
+    return runs["examples_per_s"].where(kinds == kind).groupby(runs["global_batch"]).median()
 
 
 def _setting(runs: pd.DataFrame) -> list[str]:
@@ -70,44 +110,142 @@ def _setting(runs: pd.DataFrame) -> list[str]:
     return [*POINT, *(["base_lr"] if len({*runs["base_lr"].dropna()}) > 1 else [])]
 
 
-def advise_batch(runs: pd.DataFrame, metric: Metric) -> tuple[str, pd.DataFrame]:
-    """The fastest batch whose mean is within a margin of the best, in words; and all batches.
+def advise_batch(
+    runs: pd.DataFrame, metric: Metric, price: Mapping[int, float] | None = None
+) -> Answer:
+    """The fastest batch whose mean is within a margin of the best; and all batches.
 
     Of batches that are equally fast, or whose speed is not known, the largest. The words say which
-    batches are shown to lose more, and what the seeds cannot exclude.
+    batches are shown to lose more, and what the seeds cannot exclude. The ends of the answer's
+    interval are the smallest and the largest batch that are not excluded as the best.
     """
-    table = compare_batches(runs, metric)
+    every = compare_batches(runs, metric, price)
+    table = every[every["num_diverged"] == 0]
+    answer = Answer(name="best_batch", question=QUESTION, words=_FEW, unit="examples")
     if len(table) < 2:
-        return _FEW, table.iloc[:0]
+        return replace(answer, next="Run two batches or more to the end.")
     values = finished_runs(runs, metric)[metric.name]
     margin, _ = negligible_margin(metric, BREAKING, values, values)
     within = table[table["loss"] <= margin]
     is_slow = within["speed"] * _FASTER < within["speed"].max()
     chosen = within[~is_slow].nlargest(1, "global_batch").iloc[0]
-    batch, best, loss = chosen["global_batch"], table["global_batch"].iloc[0], chosen["loss"]
-    rule = f", lr {chosen['lr_rule']}" if len({*runs["lr_rule"]}) > 1 else ""
-    if "base_lr" in table:
-        rule += f", base_lr {chosen['base_lr']:.3g}"
-    unit = warmup_unit(runs)
-    length = chosen["warmup_epochs"]
-    warmup = f"{length:g} {unit.removesuffix('s' * bool(length == 1))}"
-    where = f"Use {batch:,} (warmup {warmup}{rule})"
-    if batch == best:
-        mean = f"its mean is the best of {several(len(table), 'batch')}"
-    else:
-        mean = f"its mean is {_format_amount(loss, metric)} worse than the best, that of {best:,}"
-    shown = _name_batches(table.loc[table["at_least"] > margin, "global_batch"])
-    verb = "are" if " and " in shown else "is"
-    lost = f"{shown or 'no batch'} {verb} shown to lose more than {_format_amount(margin, metric)}"
-    parts = [mean, lost, _describe_speed(chosen, within, table), _describe_risk(chosen, metric)]
-    left_out = _name_batches({*runs["global_batch"]} - {*table["global_batch"]})
-    rest = f" Left out, as no setting has only runs that finished: {left_out}." if left_out else ""
-    words = f"{where}: {'; '.join(filter(None, parts))}.{rest}"
+    batch = int(chosen["global_batch"])
+    here = runs[runs["global_batch"] == batch]
+    ends = {name: end for name in _GRIDS if (end := _end_of_grid(here[name], chosen.get(name)))}
+    names = {"warmup_epochs": "warmup"}
+    parts = [
+        _name_setting(chosen, runs),
+        _describe_loss(chosen, table, metric) + _describe_speed(chosen, within, table),
+        _describe_shown(chosen, every, margin, metric),
+        *(f"Its {names.get(name, name)} is the {end} that was run" for name, end in ends.items()),
+        *_describe_lost(runs, every),
+    ]
+    words = f"{'. '.join(filter(None, parts))}."
     kept, wild = drop_wild(runs, _setting(runs), metric.name)
     if wild:
-        without, _ = advise_batch(kept, metric)
+        without = advise_batch(kept, metric, price).words
         words += f" {wild[0].upper()}{wild[1:]}; without: {without[0].lower()}{without[1:]}"
-    return words, _label_columns(table, metric, unit)
+    open_ones = table.loc[~(table["at_least"] > 0), "global_batch"]
+    is_known = table["at_most"].notna().any()
+    settings = {
+        "warmup": chosen["warmup_epochs"], "warmup_unit": warmup_unit(runs),
+        "lr_rule": chosen["lr_rule"], "base_lr": here["base_lr"].iloc[0], "margin": margin,
+        "loss": chosen["loss"], "loss_low": chosen["at_least"], "loss_high": chosen["at_most"],
+        "at_end_of_grid": [*ends],
+    }  # fmt: skip
+    settings |= {"base_lr": chosen["base_lr"]} if "base_lr" in chosen else {}
+    return replace(
+        answer,
+        words=words,
+        value=batch,
+        low=open_ones.min() if is_known else np.nan,
+        high=open_ones.max() if is_known else np.nan,
+        settings=settings,
+        next=_next_step(ends, chosen, margin),
+        table=_label_columns(every, metric, warmup_unit(runs)),
+    )
+
+
+def _end_of_grid(values: pd.Series, chosen: float | None) -> str:
+    """Which end of its grid a setting is at; empty if at none. A warmup of 0 has none below it."""
+    grid = sorted({*values.dropna()})
+    if chosen is None or len(grid) < _FEWEST_VALUES:
+        return ""
+    return {grid[-1]: "largest", grid[0]: "smallest" * (grid[0] > 0)}.get(chosen, "")
+
+
+def _next_step(ends: Mapping[str, str], chosen: pd.Series, margin: float) -> str:
+    if ends:
+        return "Extend the grid: sweeper analysis next names the runs."
+    if not chosen["at_most"] <= margin:
+        return "Run more seeds of each batch: sweeper analysis next names them."
+    return ""
+
+
+def _name_setting(chosen: pd.Series, runs: pd.DataFrame) -> str:
+    rule = f", lr {chosen['lr_rule']}" if len({*runs["lr_rule"]}) > 1 else ""
+    if "base_lr" in chosen:
+        rule += f", base_lr {chosen['base_lr']:.3g}"
+    length = chosen["warmup_epochs"]
+    unit = warmup_unit(runs).removesuffix("s" * bool(length == 1))
+    return f"Use {chosen['global_batch']:,} (warmup {length:g} {unit}{rule})"
+
+
+def _describe_loss(chosen: pd.Series, table: pd.DataFrame, metric: Metric) -> str:
+    """How the chosen batch stands to the best of the others."""
+    best, most = table["global_batch"].iloc[0], chosen["at_most"]
+    seeds = several(int(table["num_seeds"].min()), "seed")
+    bare = f"{seeds} {'cannot exclude any loss' if 'seeds' not in seeds else NO_SPREAD}"
+    if chosen["global_batch"] != best:
+        shown = chosen["at_least"] > 0
+        how = (
+            f"It is behind the best ({best:,})"
+            if shown
+            else f"It looks as good as the best ({best:,})"
+        )
+        amount = _format_amount(chosen["loss"], metric)
+        if pd.isna(most):
+            return f"Its mean is {amount} behind the best ({best:,}); {bare}"
+        scale, _ = _scale(metric)
+        return f"{how}: {amount} behind, at most {scale * most:.2g} with 95 % confidence"
+    mean = f"It has the best mean of {several(len(table), 'batch')}"
+    if pd.isna(most):
+        return f"{mean}; {bare}"
+    if most <= 0:
+        return f"{mean}, {seeds} exclude that any other is better (95 %)"
+    return f"{mean}, no other is better by more than {_format_amount(most, metric)} (95 %)"
+
+
+def _describe_shown(chosen: pd.Series, every: pd.DataFrame, margin: float, metric: Metric) -> str:
+    """Which batches are shown to lose more than the margin, and which not to."""
+    if pd.isna(chosen["at_most"]):
+        return ""
+    amount = _format_amount(margin, metric)
+    shown = _name_batches(every.loc[every["at_least"] > margin, "global_batch"])
+    if shown:
+        parts = [f"{shown} {'are' if ' and ' in shown else 'is'} shown to lose more than {amount}"]
+    else:
+        visible = (every["loss"] - every["at_least"])[np.isfinite(every["loss"])].iloc[1:].min()
+        least = _format_amount(margin + visible, metric)
+        parts = [f"No batch is shown to lose more than {amount}, which takes {least} or more here"]
+    sure = every.loc[every["at_most"] <= margin, "global_batch"]
+    if len(sure) and not chosen["at_most"] <= margin:
+        most = max(0.0, float(every["at_most"][every["global_batch"] == sure.max()].iloc[0]))
+        parts.append(f"{sure.max():,} loses at most {_format_amount(most, metric)} (95 %)")
+    return "; ".join(parts)
+
+
+def _describe_lost(runs: pd.DataFrame, every: pd.DataFrame) -> Iterable[str]:
+    """Batches whose runs diverged at every setting, and those that are left out."""
+    for row in every[every["num_diverged"] > 0].to_dict("records"):
+        lost, batch = row["num_diverged"], row["global_batch"]
+        total = several(lost + row["num_seeds"], "run")
+        yield f"At {batch:,} {lost} of {total} diverged, which counts as the worst"
+    out = runs[~runs["global_batch"].isin(every["global_batch"])]
+    if len(out):
+        finished = (out["outcome"] == "finished").groupby(out["global_batch"]).agg(["sum", "size"])
+        named = (f"{b:,} ({row['sum']} of {row['size']})" for b, row in finished.iterrows())
+        yield f"Left out, as too few runs finished: {', '.join(named)}"
 
 
 def _label_columns(table: pd.DataFrame, metric: Metric, unit_of_warmup: str) -> pd.DataFrame:
@@ -117,7 +255,7 @@ def _label_columns(table: pd.DataFrame, metric: Metric, unit_of_warmup: str) -> 
     amounts = {name: (scale * table[name]).round(4) for name in names}
     heads = {
         "global_batch": "batch", "warmup_epochs": f"warmup [{unit_of_warmup}]",
-        "num_seeds": "seeds",
+        "num_seeds": "seeds", "num_diverged": "diverged",
         "loss": f"worse than the best other [{unit}]", "at_least": "at least (95 %)",
         "at_most": "at most (95 %)", "speed": "examples/s",
     }  # fmt: skip
@@ -134,28 +272,20 @@ def _name_batches(batches: Iterable[int]) -> str:
 
 
 def _describe_speed(chosen: pd.Series, within: pd.DataFrame, table: pd.DataFrame) -> str:
-    """How much faster an epoch is than at the smallest batch; empty if that is not known."""
+    """How much faster an epoch is than at the smallest batch."""
     smallest = table.nsmallest(1, "global_batch").iloc[0]
-    parts: list[str] = []
+    if table["speed"].isna().all():
+        return "; how fast the batches are on the same devices is not known"
+    found = ""
     if chosen["global_batch"] != smallest["global_batch"] and chosen["speed"] > 0:
         faster = chosen["speed"] / smallest["speed"]
         times = f"{faster:.2g} times faster" if faster > _FASTER else "no faster"
-        parts += [f"an epoch is {times} than at {smallest['global_batch']:,}"]
+        verb = "is " * bool(chosen["global_batch"] == table["global_batch"].iloc[0])
+        found = f", and {verb}{times} per epoch than {smallest['global_batch']:,}"
     larger = within[within["global_batch"] > chosen["global_batch"]]
     if len(larger):
-        parts += [f"{_name_batches(larger['global_batch'])} would do as well, but no faster"]
-    return "; ".join(parts)
-
-
-def _describe_risk(chosen: pd.Series, metric: Metric) -> str:
-    seeds = several(int(chosen["num_seeds"]), "seed")
-    if pd.isna(chosen["at_most"]):
-        why = "" if chosen["num_seeds"] < 2 else " that all measured the same"
-        return f"{seeds}{why} cannot exclude any loss"
-    if chosen["at_most"] <= 0:
-        return f"{seeds} exclude that another batch is better (95 %)"
-    most = _format_amount(chosen["at_most"], metric)
-    return f"{seeds} cannot exclude a loss of up to {most} (95 %)"
+        found += f"; {_name_batches(larger['global_batch'])} would do as well, but no faster"
+    return found
 
 
 def _format_amount(value: float, metric: Metric) -> str:

@@ -1,12 +1,15 @@
 """The critical batch at positions of a training, from branches with other batches."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
+from analysis.stats.answer import Answer
 from analysis.stats.replicates import Array
+from sweeper.spec.sentences import several
 
 #: Of each of the two tests, so that the interval covers at 95 % or more.
 _LEVEL = 0.025
@@ -24,12 +27,14 @@ class Critical:
         estimate: by the means alone: the middle, on a logarithmic scale, between the last batch
             that is not worse and the next; nan if that is the largest [examples].
         num_seeds: fewest pairs at a batch [count].
+        visible: smallest half interval of a batch [unit of the metric]; nan if none has one.
     """
 
     least: float
     below: float
     estimate: float
     num_seeds: int
+    visible: float
 
 
 def estimate_critical_batch(
@@ -70,7 +75,8 @@ def estimate_critical_batch(
         last, following = float(batch), np.nan
     middle = float(np.sqrt(last * following))
     seeds = min((len(values) for values in worse.values()), default=0)
-    return Critical(least, below, middle, seeds)
+    halves = [(high - low) / 2 for low, high in bounds.values() if np.isfinite(high - low)]
+    return Critical(least, below, middle, seeds, min(halves, default=np.nan))
 
 
 def _bounds(worse: Array) -> tuple[float, float]:
@@ -148,7 +154,8 @@ def critical_branches(table: pd.DataFrame, sign: float, margin: float = 0.0) -> 
 
     Returns:
         A row per position: `position`, `parent_batch`, `least`, `estimate`, `below`, `noise_scale`
-        (mean over seeds; nan if not measured), `num_seeds`.
+        (mean over seeds; nan if not measured), `num_seeds`, `visible` (the smallest mean difference
+        that is shown to be worse at some batch; nan if none could be).
     """
     rows: list[dict[str, object]] = []
     for _, group in table.groupby(["position", "parent_batch"]):
@@ -163,9 +170,40 @@ def critical_branches(table: pd.DataFrame, sign: float, margin: float = 0.0) -> 
         rows.append({
             "position": position, "parent_batch": parent, "least": found.least,
             "estimate": found.estimate, "below": found.below, "noise_scale": noise,
-            "num_seeds": found.num_seeds,
+            "num_seeds": found.num_seeds, "visible": found.visible + margin,
         })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def branch_answers(found: pd.DataFrame, margin: float, words: str) -> Iterator[Answer]:
+    """What `critical_branches` found at each position; words are those of the margin."""
+    for row in found.to_dict("records"):
+        least, below, parent = row["least"], row["below"], row["parent_batch"]
+        seeds = several(row["num_seeds"], "seed")
+        parts = [
+            f"{least:,.0f} at least" * (least > parent),
+            f"less than {below:,.0f}" * bool(np.isfinite(below)),
+        ]
+        said = " and ".join(filter(None, parts))
+        if not said:
+            shows = "" if np.isnan(row["visible"]) else f", which show {row['visible']:.2g} or more"
+            said = f"not shown on either side by {seeds}{shows}"
+        middle = "none is worse" if np.isnan(row["estimate"]) else f"{row['estimate']:,.0f}"
+        yield Answer(
+            name="critical_batch",
+            question=f"Up to which batch is none worse than {parent:,} after epoch "
+            f"{row['position']} (margin {words})?",
+            words=f"{said[0].upper()}{said[1:]} (95 %, {seeds}); by the means {middle}.",
+            value=row["estimate"],
+            low=least if parts[0] else np.nan,
+            high=below,
+            unit="examples",
+            settings={
+                "definition": "branches", "position": row["position"], "parent_batch": parent,
+                "margin": margin,
+            },
+            next="" if parts[0] and parts[1] else "Train the branches of more seeds.",
+        )  # fmt: skip
 
 
 def describe_ratio(table: pd.DataFrame) -> str:

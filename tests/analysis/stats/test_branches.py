@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.stats.critical_branches import (
+    branch_answers,
     branch_differences,
     critical_branches,
     describe_ratio,
@@ -89,6 +90,30 @@ def test_branches_whose_curves_were_lost_are_refused():
     columns = ["run_id", "epoch", "step", "realised_batch", "noise_scale", "val_loss"]
     with pytest.raises(ValueError, match="must hold the curve of a branch that finished"):
         branch_differences(runs, pd.DataFrame(columns=columns), "val_loss")
+
+
+def test_positions_are_answers_and_one_that_is_not_decided_says_what_would_have_been_seen():
+    """Losses of two seeds at batch 16 and 32, after epochs 1 and 2."""
+    at_2 = {16: [2.0, 2.001], 32: [2.5, 2.501]}
+    rows = [
+        (position, 8, batch, seed, 4.0, value, 2.0, 1)
+        for position, losses in ((1, {16: [2.3, 1.9], 32: [2.4, 1.9]}), (2, at_2))
+        for batch, values in losses.items()
+        for seed, value in enumerate(values)
+    ]
+    names = ["position", "parent_batch", "global_batch", "seed", "noise_scale", "value"]
+    table = pd.DataFrame(rows, columns=[*names, "of_parent", "after"])
+
+    vague, shown = branch_answers(critical_branches(table, -1, 0.02), 0.02, "0.02, 1 %")
+
+    assert (vague.name, vague.has_answer, vague.settings["definition"]) == (
+        "critical_batch", False, "branches",
+    )  # fmt: skip
+    assert vague.words.startswith("Not shown on either side by 2 seeds, which show 2.6 or more (95")
+    assert vague.next == "Train the branches of more seeds."
+    assert (shown.low, shown.high, shown.settings["position"], shown.next) == (16, 32, 2, "")
+    assert shown.words == "16 at least and less than 32 (95 %, 2 seeds); by the means 23."
+    assert "(margin 0.02, 1 %)" in shown.question
 
 
 def test_one_ratio_fits_where_the_intervals_meet():

@@ -8,7 +8,8 @@ import pytest
 from simulated_estimates import lr_runs, walk
 from simulated_studies import simulated_curves, simulated_runs
 
-from analysis.stats.batch_limits import breaking_batch, critical_batch, doubling_batch, to_target
+from analysis.stats.batch_limits import critical_batch, doubling_batch, to_target
+from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.contrasts import seeds_to_see
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent

@@ -12,7 +12,8 @@ from analysis.papers.claim import judge_claim, number_sessions
 from analysis.papers.mccord2021 import PAPER
 from analysis.papers.paper import place_runs
 from analysis.report.which_batch import advise_batch
-from analysis.stats.batch_limits import breaking_batch, critical_batch, doubling_batch
+from analysis.stats.batch_limits import critical_batch, doubling_batch
+from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.laws import compare_rules, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare
@@ -99,8 +100,8 @@ def test_two_arms_and_a_distance_name_a_wild_value():
 
 
 def test_advice_and_steps_say_what_they_would_be_without_a_wild_seed():
-    words, _ = advise_batch(accuracies(), ACCURACY)
-    same, _ = advise_batch(accuracies(is_spoilt=False), ACCURACY)
+    words = advise_batch(accuracies(), ACCURACY).words
+    same = advise_batch(accuracies(is_spoilt=False), ACCURACY).words
     steps = steps_to_target(reached())
 
     assert "Seed 2 at 1,024, warmup 5, linear is " in words
