@@ -112,7 +112,7 @@ def train(  # noqa: PLR0913
         "examples_seen": step * runs["global_batch"].to_numpy()[row],
         "lr": 0.1 * factor[row, column], "train_loss": 1 - accuracy[row, column],
         "val_loss": 1 - accuracy[row, column], "val_accuracy": accuracy[row, column],
-        "elapsed_s": epoch[column].astype(float),
+        "distance_from_start": np.log1p(step), "elapsed_s": epoch[column].astype(float),
     })  # fmt: skip
     final = accuracy[np.arange(len(runs)), is_run.sum(1) - 1]
     runs = runs.assign(

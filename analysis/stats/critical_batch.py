@@ -206,7 +206,9 @@ def _fit_hyperbola(cells: Replicates, known: pd.DataFrame) -> CriticalBatch:
             value, low, high = np.nan, np.nan, np.nan
             notes = [f"the hyperbola does not fit {about}"]
         else:
-            _, low, high, _ = _Times.of_rows(means).ratio()
+            every = {"examples": ("examples", "mean"), "is_ended": ("is_ended", "any")}
+            rows = known.groupby("global_batch", as_index=False).agg(**every)
+            _, low, high, _ = _Times.of_rows(rows).ratio()
             notes = [f"the interval is from the scatter about the hyperbola {about}"]
     elif value <= 1.01 * batches[0] / _BEYOND:
         value, notes = np.nan, ["steps to target do not fall with the batch", *notes]
