@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from analysis.figures.sheet import Drawing, save
     from analysis.figures.target import best_reached, draw_steps_to_target
     from analysis.report.table import PaperTable, paper_table
-    from analysis.stats.batch_limits import critical_batch, doubling_batch, to_target
     from analysis.stats.breaking_batch import breaking_batch
     from analysis.stats.contrasts import seeds_to_see
+    from analysis.stats.critical_batch import critical_batch, doubling_batch
     from analysis.stats.laws import compare_rules, constant_rate, diffusion
     from analysis.stats.optimum import best_lrs, best_warmups, exponent
     from analysis.stats.pairs import compare
     from analysis.stats.replicates import Estimate
+    from analysis.stats.to_target import to_target
     from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
     from analysis.tables.load import UnreadFile, columns, load_curves, load_runs
     from analysis.tables.metric import ACCURACY, LOSS, Metric, with_metric
@@ -50,8 +51,9 @@ _LATER = {
     "analysis.figures.sheet": "Drawing save",
     "analysis.figures.target": "best_reached draw_steps_to_target",
     "analysis.report.table": "PaperTable paper_table",
-    "analysis.stats.batch_limits": "critical_batch doubling_batch to_target",
     "analysis.stats.breaking_batch": "breaking_batch",
+    "analysis.stats.critical_batch": "critical_batch doubling_batch",
+    "analysis.stats.to_target": "to_target",
     "analysis.stats.contrasts": "seeds_to_see",
     "analysis.stats.laws": "compare_rules constant_rate diffusion",
     "analysis.stats.optimum": "best_lrs best_warmups exponent",

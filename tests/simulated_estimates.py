@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 from simulated_verdicts import NOISES
 
-from analysis.stats.batch_limits import critical_batch, doubling_batch, to_target
 from analysis.stats.breaking_batch import breaking_batch
+from analysis.stats.critical_batch import critical_batch, doubling_batch
 from analysis.stats.laws import compare_rules, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare
 from analysis.stats.powers import batch_power, costs_between
 from analysis.stats.replicates import Array, Estimate, Replicates
+from analysis.stats.to_target import to_target
 
 BATCHES = (3840, 7680, 15360, 30720, 61440)
 REFUSED = Estimate(np.nan, np.nan, np.nan, 0, "", "refused")
@@ -189,7 +190,7 @@ def without(found: Estimate) -> Estimate:
 def critical(
     rng: np.random.Generator,
     seeds: int,
-    draws: int,
+    _: int,
     *,
     growth: float = 1.0,
     spread: float = 0.02,
@@ -212,7 +213,7 @@ def critical(
     reached = runs.assign(examples_to_target=examples, reached_target=True)
     if is_spoilt:
         reached = spoil(reached, "examples_to_target", rng, (1,))
-    found = critical_batch(reached, rng, draws).critical_batch
+    found = critical_batch(reached).critical_batch
     return without(found) if is_spoilt else found
 
 
@@ -235,7 +236,7 @@ def cost_between(rng: np.random.Generator, seeds: int, _: int) -> Estimate:
 def doubling(
     rng: np.random.Generator,
     seeds: int,
-    draws: int,
+    _: int,
     *,
     sharpness: float = 1.0,
     is_spoilt: bool = False,
@@ -249,12 +250,12 @@ def doubling(
         examples_to_target=law * (1 + 0.05 * rng.normal(size=len(runs))), reached_target=True
     )
     if is_spoilt:
-        return without(doubling_batch(spoil(reached, "examples_to_target", rng, (1,)), rng, draws))
-    return doubling_batch(reached, rng, draws)
+        return without(doubling_batch(spoil(reached, "examples_to_target", rng, (1,))))
+    return doubling_batch(reached)
 
 
 def critical_of_curves(
-    rng: np.random.Generator, seeds: int, draws: int, *, epochs: float, spread: float = 0.02
+    rng: np.random.Generator, seeds: int, _: int, *, epochs: float, spread: float = 0.02
 ) -> Estimate:
     """The same through curves that saturate; so many epochs to the target at the smallest batch.
 
@@ -276,7 +277,7 @@ def critical_of_curves(
          "examples_seen": seen, "val_accuracy": accuracy}
     )  # fmt: skip
     try:
-        return critical_batch(to_target(runs, curves, 0.8), rng, draws).critical_batch
+        return critical_batch(to_target(runs, curves, 0.8)).critical_batch
     except ValueError:
         return REFUSED
 

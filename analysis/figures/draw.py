@@ -16,7 +16,7 @@ from analysis.figures.points import split_by_rule
 from analysis.figures.sheet import Drawing, save
 from analysis.figures.style import Width
 from analysis.figures.target import best_reached, draw_steps_to_target
-from analysis.stats.batch_limits import to_target
+from analysis.stats.to_target import to_target
 from analysis.tables.comparable_runs import AXES, ComparableRuns, file_name, group_comparable
 from analysis.tables.metric import Measured
 from analysis.tables.validity import doubts

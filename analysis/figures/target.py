@@ -9,8 +9,7 @@ from analysis.figures.lines import Lane, draw_points
 from analysis.figures.points import points
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import Width
-from analysis.stats.batch_limits import CriticalBatch, critical_batch, doubling_batch
-from analysis.stats.replicates import DRAWS, Estimate, format_estimate, make_rng
+from analysis.stats.doubling import describe_doubling
 from analysis.tables.comparable_runs import example_unit
 from sweeper.spec.sentences import several
 
@@ -69,7 +68,8 @@ def draw_steps_to_target(
     axes.plot(batches, frame["perfect_scaling"], "--", color=style.GREY, label="perfect scaling")
     seen = [*done["steps_to_target"], *frame["perfect_scaling"]]
     axes.set_ylim(min(seen) / 1.3, max(seen) * 1.3)
-    doubling, fit, words = describe_doubling(reached, make_rng())
+    doubling, fit, answers = describe_doubling(reached)
+    words = " ".join(dict.fromkeys(answer.words for answer in answers))
     if doubling and batches[0] <= doubling.value <= batches[-1]:
         axes.axvline(doubling.value, color=style.GREY, linewidth=0.7, label="examples double")
     if fit and not np.isnan(fit.critical_batch.value):
@@ -100,26 +100,3 @@ def _widen_coarse(frame: pd.DataFrame, done: pd.DataFrame) -> pd.DataFrame:
     low = (frame["mean"] - half).where(frame["num_finished"] > 1)
     high = (frame["mean"] + half).where(frame["num_finished"] > 1)
     return frame.assign(low=np.fmin(frame["low"], low), high=np.fmax(frame["high"], high))
-
-
-def describe_doubling(
-    reached: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS
-) -> tuple[Estimate | None, CriticalBatch | None, str]:
-    """Where examples to target double, the hyperbola's `E_min / S_min`, and both in words."""
-    try:
-        doubling = doubling_batch(reached, rng, draws)
-        fit = critical_batch(reached, rng, draws)
-    except ValueError as error:
-        return None, None, f"Where examples double is not known: {error}"
-    found = fit.critical_batch
-    at = format_estimate(doubling, " examples")
-    never = at.replace("inf examples", "at no batch that was run", 1)
-    at = f"at {at}" if np.isfinite(doubling.value) else never
-    ratio = f"no E_min / S_min: {found.note}"
-    if not np.isnan(found.value):
-        ratio = f"E_min / S_min of the hyperbola: {format_estimate(found, ' examples')}"
-        if f"F = {fit.lack_of_fit:.3g}" not in found.note and not np.isnan(fit.lack_of_fit):
-            ratio += f"; lack of fit F = {fit.lack_of_fit:.3g} (p = {fit.lack_of_fit_p:.2g})"
-    ratio = f"{ratio[0].upper()}{ratio[1:]}"
-    text = f"Examples to target are twice those of the smallest batch {at}. {ratio}."
-    return doubling, fit, text

@@ -12,7 +12,7 @@ from analysis.figures.target import best_reached
 from analysis.frontier.figure import draw_frontier
 from analysis.frontier.machines import Cluster, measured_speeds, parse_speeds, read_cluster
 from analysis.frontier.tradeoff import Tradeoff, Work, find_tradeoff, steps_to_target
-from analysis.stats.batch_limits import to_target
+from analysis.stats.to_target import to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, check_target
 from sweeper.console.runs import rate_text

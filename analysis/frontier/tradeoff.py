@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.frontier.machines import Cluster, Speeds
-from analysis.stats.batch_limits import FEWEST_EVALUATIONS, evaluations_to_target
 from analysis.stats.replicates import DRAWS, Array, Replicates, make_rng, percentile_interval
+from analysis.stats.to_target import FEWEST_EVALUATIONS, evaluations_to_target
 from analysis.stats.wild import drop_wild
 from sweeper.planning.exchange import BACKWARD_SHARE, Algorithm, exchange
 

@@ -6,19 +6,21 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.figures.target import best_reached, describe_doubling, whole_seed_runs
+from analysis.figures.target import best_reached, whole_seed_runs
 from analysis.report.which_batch import advise_batch
 from analysis.stats.answer import Answer
-from analysis.stats.batch_limits import reachable_target, to_target
 from analysis.stats.breaking_batch import breaking_batch
+from analysis.stats.doubling import FELL, STEADY, describe_doubling, unanswered
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
 from analysis.stats.pairs import rule_pairs
 from analysis.stats.replicates import DRAWS, Estimate, format_estimate, make_rng
+from analysis.stats.to_target import at_their_ends, steady_part, steady_targets, to_target
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable, warmup_unit
 from analysis.tables.metric import Measured, Metric, check_target
 from analysis.tables.validity import ARM, confounds
 from analysis.tables.which_runs import (
+    LENGTHS,
     comparable_rates,
     ended_runs,
     most_frequent_rule,
@@ -33,8 +35,8 @@ def estimate_all(
 ) -> list[Answer]:
     """Estimate what the largest group of comparable runs can tell.
 
-    The target is in the unit of the metric (accuracies: 0 to 1); if None, 2 % short of what three
-    batches reach with every seed.
+    The target is in the unit of the metric (accuracies: 0 to 1); if None, 2 % short of what every
+    batch reaches with half of its seeds, or as many as can be.
 
     Raises:
         ValueError: for an accuracy that is not from 0 to 1.
@@ -49,7 +51,8 @@ def estimate_all(
     optima = best_warmups(same_rule, rng, draws, metric)
     warmups = _estimate_growth("best_warmup_exponent", question, optima, "warmups")
     breaking = _estimate_breaking(same_rule, rng, draws, metric)
-    critical = _estimate_critical(Measured(same_rule, curves, metric), target, rng, draws)
+    lengths = most_frequent_rule(runs, LENGTHS)
+    critical = _estimate_critical(Measured(lengths, curves, metric), target)
     has_others = others or len(same_rule) < len(compared)
     return [
         choose_batch(measured),
@@ -57,7 +60,7 @@ def estimate_all(
         _refuse_confounded(warmups, same_rule),
         _refuse_confounded(_estimate_rate(rates, rng, draws, metric), rates),
         _refuse_confounded(breaking, same_rule),
-        _refuse_confounded(critical, same_rule),
+        *(_refuse_confounded(answer, lengths) for answer in critical),
         _refuse_confounded(_compare_rules(compared, curves, metric), compared),
         _estimate_distance(same_rule, curves, rng, draws),
     ]
@@ -178,20 +181,33 @@ def _describe_breaking(estimate: Estimate, batches: pd.Series) -> str:
     return f"At {value} examples (95 %: {low} to {high}), {seeds} per point{note}"
 
 
-def _estimate_critical(
-    measured: Measured, target: float | None, rng: np.random.Generator, draws: int
-) -> Answer:
-    runs, metric = whole_seed_runs(ended_runs(measured.runs)), measured.metric
-    question = "Beyond which batch do examples to target double?"
+def _estimate_critical(measured: Measured, target: float | None) -> list[Answer]:
+    """Where examples to a target double, and the critical batch.
+
+    Without a target: of those that half of the seeds reach at all batches, at all but one, and so
+    on, the first that is answered. Runs whose rate falls count to where it does, or at their ends,
+    if a batch has several lengths.
+    """
+    runs, curves, metric = ended_runs(measured.runs), measured.curves, measured.metric
     if not runs[metric.name].notna().any():
-        words = f"Not measured: these runs have no {metric.word}."
-        return Answer(name="doubling_batch", question=question, words=words)
-    if target is None:
-        target = reachable_target(runs, metric)
-    reached = best_reached(to_target(runs, measured.curves, target, metric))
-    _, _, words = describe_doubling(reached, rng, draws)
-    chosen = f"Target {metric.shown(target)}, best warmup of each batch and seed."
-    return Answer(name="doubling_batch", question=question, words=f"{words} {chosen}")
+        return unanswered(f"Not measured: these runs have no {metric.word}.", "", {})
+    is_steady = steady_part(runs, curves)
+    counts = is_steady[curves["run_id"].isin(runs["run_id"])]
+    if not counts.all() and runs.groupby("global_batch")["epochs"].nunique().max() > 1:
+        runs, curves = at_their_ends(runs, curves)
+        is_steady = steady_part(runs, curves)
+    runs = whole_seed_runs(runs)
+    settings: dict[str, Any] = {"setting": "best warmup of each batch and seed"}
+    answers = unanswered(f"Not answered: {FELL}.", STEADY, settings)
+    targets = [target] if target is not None else steady_targets(runs, curves, is_steady, metric)
+    for tried in targets:
+        reached = best_reached(to_target(runs, curves, tried, metric))
+        doubling, _, answers = describe_doubling(reached, {**settings, "target": tried})
+        chosen = f"Target {metric.shown(tried)}, best warmup of each batch and seed."
+        answers = [replace(answer, words=f"{answer.words} {chosen}") for answer in answers]
+        if doubling:
+            break
+    return answers
 
 
 def _compare_rules(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Answer:

@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.figures.target import describe_doubling
 from analysis.stats.answer import Answer
 from analysis.stats.contrasts import correct_by_holm
+from analysis.stats.critical_batch import shared_noise
+from analysis.stats.doubling import describe_doubling
 from analysis.stats.laws import FIXED
 from analysis.stats.powers import batch_power, costs_between, proportional_up_to
-from analysis.stats.replicates import Array, Estimate, Replicates, format_interval, make_rng
+from analysis.stats.replicates import Array, Estimate, Replicates, format_interval
 from analysis.stats.wild import drop_wild
 from sweeper.spec.sentences import several
 
@@ -26,9 +27,8 @@ SETTINGS = {
 
 def judge_scaling(reached: pd.DataFrame) -> Iterator[Answer]:
     """Judge what `read_reached` returns: examples, what a doubling costs, rate and warmup."""
-    doubling, fit, words = describe_doubling(reached, make_rng())
-    question = "Beyond which batch do examples to target double?"
-    yield Answer(name="doubling_batch", question=question, words=words)
+    doubling, fit, answers = describe_doubling(reached)
+    yield from answers
     if fit and doubling:
         critical = (fit.critical_batch.without or fit.critical_batch).value
         bend = (doubling.without or doubling).value if np.isnan(critical) else critical
@@ -44,20 +44,30 @@ def judge_speed(reached: pd.DataFrame, reference: pd.DataFrame) -> Answer:
 
     Both are what `read_reached` returns. At each batch of the reference's range: Welch's one-sided
     test at 5 %, corrected over batches, against its means, joined by lines in the batch as in the
-    hyperbola. The runs are taken to scatter as the reference does, or more if they do.
+    hyperbola. The runs are taken to scatter as the reference does, or more if they do; where it has
+    one seed, as all of its batches tell.
 
     Source:
         The checker of reference convergence points in the package mlperf-logging.
     """
     (own, _), (there, wild) = cells_without_wild(reached), cells_without_wild(reference)
+    question = "Do these runs need suspiciously few examples for their batch, beside the reference?"
+    shared, free = shared_noise(there)
+    if there.counts.min() < 2 and np.isnan(shared):
+        number = several(len(there.counts), "batch")
+        words = f"Not judged: the reference has one seed at {number}, so its scatter is not known."
+        more = "two seeds or more at each batch of the reference, or four batches of it"
+        return Answer(name="suspicious_speed", question=question, words=words, next=more)
     batches, known = own.points["global_batch"], there.points["global_batch"]
+    noise = np.where(there.counts < 2, shared * there.means**2, there.mean_variances)
     lines = [np.interp(batches, known, at, np.nan, np.nan) for at in np.eye(len(known))]
     weights = np.column_stack(lines)  # shape (batches, batches of the reference)
-    expected, parts = weights @ there.means, weights**2 * there.mean_variances
-    spread = weights @ (there.mean_variances * there.counts) / own.counts
+    expected, parts = weights @ there.means, weights**2 * noise
+    spread = weights @ (noise * there.counts) / own.counts
     ours = np.fmax(spread, np.where(own.counts > 1, own.mean_variances, 0.0))
     errors = np.sqrt(ours + parts.sum(1)).clip(1e-9 * expected)
-    freedom = weights @ np.where(there.is_coarse, 1e6, there.counts - 1)
+    known_to = np.where(there.counts < 2, free, np.where(there.is_coarse, 1e6, there.counts - 1))
+    freedom = weights @ known_to
     shares = own.means / expected - 1
     p = correct_by_holm(stats.t.sf(-shares * expected / errors, freedom.clip(1)))
     at = np.array([f"{batch:,}" for batch in batches])
@@ -72,7 +82,6 @@ def judge_speed(reached: pd.DataFrame, reference: pd.DataFrame) -> Answer:
         f"left out of the reference: {wild}" if wild else "",
     ]  # fmt: skip
     words = "; ".join(filter(None, clauses))
-    question = "Do these runs need suspiciously few examples for their batch, beside the reference?"
     words = f"{words[0].upper()}{words[1:]}."
     return Answer(name="suspicious_speed", question=question, words=words, is_answered=True)
 
@@ -82,15 +91,16 @@ def _estimate_costs(cells: Replicates, wild: str, bend: float) -> Answer:
     is_alike = (table["low"] <= 0) & (table["high"] >= 0)
     pairs = zip(table["smaller"][is_alike], table["larger"][is_alike], strict=True)
     alike = ", ".join(f"{a:,} and {b:,}" for a, b in pairs)
-    stuck = f"{int(cells.is_coarse.sum())} of {several(len(cells.counts), 'batch')}"
+    is_stuck = cells.is_coarse & (cells.counts > 1)
+    stuck = f"{int(is_stuck.sum())} of {several(len(cells.counts), 'batch')}"
     parts = [
         *(f"{ends}: {_format_cost(cost)}" for ends, cost in costs_around(cells, bend)),
         f"no difference is shown between {alike}" if alike else "",
         f"at {stuck} every seed measured the same, which is known to the resolution of "
-        f"{cells.resolutions[0]:,.6g}, not exactly" if cells.is_coarse.any() else "",
+        f"{cells.resolutions[0]:,.6g}, not exactly" if is_stuck.any() else "",
         f"left out: {wild}" if wild else "",
     ]  # fmt: skip
-    shown = table[["cost", "low", "high"]].mul(100).map("{:.3g} %".format)
+    shown = table[["cost", "low", "high"]].mul(100).map("{:.3g} %".format).replace("nan %", "")
     words = "; ".join(filter(None, parts))
     question = "What does a doubling of the batch cost, in examples to target?"
     words, rows = f"{words[0].upper()}{words[1:]}.", table[["smaller", "larger"]].join(shown)

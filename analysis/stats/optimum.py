@@ -8,8 +8,14 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from analysis.stats.batch_limits import REJECTED
-from analysis.stats.replicates import DRAWS, Array, Estimate, Replicates, format_share
+from analysis.stats.replicates import (
+    DRAWS,
+    REJECTED,
+    Array,
+    Estimate,
+    Replicates,
+    format_share,
+)
 from analysis.stats.response import Fitter, Points, Response, fit_response
 from analysis.stats.wild import add_without, drop_wild
 from analysis.tables.metric import ACCURACY, Metric

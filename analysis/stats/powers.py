@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from analysis.stats.critical_batch import shared_noise
 from analysis.stats.replicates import LEVEL, Array, Estimate, Replicates
 
 
@@ -34,14 +35,17 @@ def proportional_up_to(batches: Array, values: Array) -> float:
 def costs_between(cells: Replicates) -> pd.DataFrame:
     """What each step to the next larger batch costs, per doubling of the batch.
 
-    ``(E2 / E1)**(1 / log2(B2 / B1)) - 1``, with Welch's 95 % interval of the logarithm.
+    ``(E2 / E1)**(1 / log2(B2 / B1)) - 1``, with Welch's 95 % interval of the logarithm. A
+    batch with one seed has the noise that `shared_noise` tells.
 
     Returns:
         a row per pair of neighbours: `smaller`, `larger`, `cost`, `low`, `high` [fractions].
     """
     batches = cells.points["global_batch"].to_numpy()
-    errors = cells.mean_variances / cells.means**2
-    own = np.where(cells.is_coarse, np.inf, cells.counts - 1)
+    shared, free = shared_noise(cells)
+    is_one = cells.counts < 2
+    errors = np.where(is_one, shared, cells.mean_variances / cells.means**2)
+    own = np.where(is_one, free, np.where(cells.is_coarse, np.inf, cells.counts - 1))
     variance = errors[1:] + errors[:-1]
     with np.errstate(divide="ignore", invalid="ignore"):  # two coarse points have no freedom
         free = variance**2 / (errors[1:] ** 2 / own[1:] + errors[:-1] ** 2 / own[:-1])

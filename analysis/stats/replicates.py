@@ -21,6 +21,9 @@ NO_SPREAD = "every seed measured the same: no interval"
 #: Values that differ by less than this fraction of their size are equal.
 ROUNDING = 1e-9
 
+#: A fit is rejected if the p value of its lack of fit is smaller than this.
+REJECTED = 0.05
+
 _TINY = 1e-9  # of a sum
 _SEED = 20170608
 
@@ -89,19 +92,27 @@ def format_estimate(estimate: Estimate, unit: str = "") -> str:
 
 
 def format_interval(estimate: Estimate, unit: str = "") -> str:
-    """Value and interval of an estimate in words."""
+    """Value and interval of an estimate in words, to two digits of the interval's width."""
     if np.isnan(estimate.value):
         return f"unknown ({estimate.note})"
-    text = f"{_format_value(estimate.value)}{unit}"
-    if estimate.low == -np.inf and estimate.high == np.inf:
+    ends = estimate.low, estimate.high
+    finite = [v for v in (*ends, estimate.value) if np.isfinite(v)] if estimate.has_interval else []
+    width = np.ptp(finite) if finite else 0.0
+    value, low, high = (format_value(v, width) for v in (estimate.value, *ends))
+    text = f"{value}{unit}"
+    if ends == (-np.inf, np.inf):
         return f"{text} (95 %: anything; these runs do not determine it)"
-    if estimate.has_interval:
-        ends = f"{_format_value(estimate.low)} to {_format_value(estimate.high)}"
-        text += f" (95 %: {ends.replace(' to inf', ' or more')})"
-    return text
+    if not estimate.has_interval:
+        return text
+    between = f"{high} or less" if estimate.low == -np.inf else f"{low} to {high}"
+    return f"{text} (95 %: {between.replace(' to inf', ' or more')})"
 
 
-def _format_value(value: float) -> str:
+def format_value(value: float, width: float = 0.0) -> str:
+    """A number to two digits of a width; to four of its own if the width tells more."""
+    if np.isfinite(value) and width > 1e-3 * abs(value):
+        digits = 1 - int(np.floor(np.log10(width)))
+        return f"{round(value, digits) + 0.0:,.{max(digits, 0)}f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
@@ -175,7 +186,7 @@ class Replicates:
         """Why the seeds give no interval; empty if they do."""
         if self.num_seeds < 2:
             return "one seed: no interval"
-        is_bare = not self.spacings and all(map(are_equal, self.values))
+        is_bare = not any(self.spacings) and all(map(are_equal, self.values))
         return NO_SPREAD if is_bare else ""
 
     @property

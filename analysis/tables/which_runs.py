@@ -9,15 +9,18 @@ from analysis.tables.metric import Metric
 #: Margins for accuracies, as fractions; for other metrics, the fraction of their mean.
 BREAKING, SAME, _SHARE = 0.005, 0.003, 0.01
 
+#: What runs of several lengths may differ in.
+LENGTHS = (*AXES, "epochs", "steps", "examples")
+
 
 def ended_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs that finished or diverged: the others have no result."""
     return runs[runs["outcome"].isin(["finished", "diverged"])]
 
 
-def most_frequent_rule(runs: pd.DataFrame) -> pd.DataFrame:
+def most_frequent_rule(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> pd.DataFrame:
     """From the largest group of comparable runs, those of its most frequent rule."""
-    compared = group_comparable(runs)[0].runs
+    compared = group_comparable(runs, axes)[0].runs
     return compared[compared["lr_rule"] == compared["lr_rule"].value_counts().index[0]]
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.stats.batch_limits import critical_batch, reachable_target
 from analysis.stats.critical_branches import branch_differences, critical_branches
-from analysis.stats.replicates import make_rng
+from analysis.stats.doubling import describe_doubling
+from analysis.stats.to_target import reachable_targets
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.load import load_curves, load_runs
 from analysis.tables.metric import AskedMetric, curve_columns, with_metric
@@ -19,7 +19,8 @@ def tuned_critical_batch(results: Path, target: float | None = None) -> float:
 
     Args:
         results: the folder that the studies wrote.
-        target: in the unit of the objective; None for 2 % short of what three batches reach.
+        target: in the unit of the objective; None for 2 % short of what every
+            batch reaches.
 
     Raises:
         ValueError: if there are no such studies, or they have no critical batch.
@@ -36,16 +37,16 @@ def tuned_critical_batch(results: Path, target: float | None = None) -> float:
         raise ValueError(msg)
     asked = AskedMetric((metric := tuned.metric).name, metric.mode)
     runs = load_runs(results, ["metric_name", *(name for name in [metric.name] if name in RUNS)])
-    curves = load_curves(results, curve_columns(runs, asked, "step", "examples_seen"))
+    curves = load_curves(results, curve_columns(runs, asked, "step", "examples_seen", "lr"))
     curves = with_metric(results, runs, curves, asked).curves
     if target is None:
         done = finished_trials(tuned)
-        target = reachable_target(done.assign(**{metric.name: done["value"]}), metric)
+        target = reachable_targets(done.assign(**{metric.name: done["value"]}), metric)[0]
     reached = steps_to_target(tuned, curves, target)
-    critical = critical_batch(reached, make_rng()).critical_batch
-    if np.isnan(critical.value):
-        raise ValueError(critical.note)
-    return critical.value
+    _, fit, (_, answer) = describe_doubling(reached)
+    if not fit or np.isnan(fit.critical_batch.value):
+        raise ValueError(f"{answer.words} {answer.next}".strip())
+    return fit.critical_batch.value
 
 
 def find_critical_batches(results: Path, margin: float) -> dict[int, float]:

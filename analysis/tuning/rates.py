@@ -8,12 +8,12 @@ import pandas as pd
 from optuna.distributions import FloatDistribution, IntDistribution
 from scipy import stats
 
-from analysis.stats.batch_limits import REJECTED
 from analysis.stats.laws import BENT, FIXED, compare_rules
 from analysis.stats.optimum import Optima
 from analysis.stats.replicates import (
     DRAWS,
     LEVEL,
+    REJECTED,
     Array,
     describe_diverged,
     percentile_interval,

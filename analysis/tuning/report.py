@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from analysis.stats.batch_limits import critical_batch
+from analysis.stats.doubling import describe_doubling
 from analysis.stats.laws import compare_rules
 from analysis.stats.optimum import Optima
 from analysis.stats.replicates import Estimate, make_rng
@@ -43,14 +43,7 @@ def describe_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -
         shown = ["study", "global_batch", "steps_to_target", "examples_to_target", "advice"]
         goal = f"{tuned.metric.name} {target:g}"
         yield _format(f"Fewest steps to {goal} of any trial", reached[shown])
-        try:
-            critical = critical_batch(reached, rng).critical_batch
-            if np.isfinite(critical.value):
-                yield f"Critical batch from tuned steps: {_format_estimate(critical)}."
-            else:
-                yield f"No critical batch from tuned steps: {critical.note}."
-        except ValueError as error:
-            yield f"No critical batch: {error}"
+        yield from (answer.text() for answer in describe_doubling(reached)[2])
 
 
 def _show_edges(optima: Optima, table: pd.DataFrame) -> pd.DataFrame:

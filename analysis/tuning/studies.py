@@ -11,7 +11,7 @@ from optuna.distributions import FloatDistribution, IntDistribution, json_to_dis
 from optuna.storages import InMemoryStorage
 from optuna.study import Study
 
-from analysis.stats.batch_limits import first_reached
+from analysis.stats.to_target import first_reached, mark_falls
 from analysis.tables.load import load_runs
 from analysis.tables.metric import Metric
 from analysis.tables.validity import ALIKE, confounds
@@ -197,10 +197,11 @@ def steps_to_target(tuned: Tuned, curves: pd.DataFrame, target: float) -> pd.Dat
     trials = trials.merge(first, on="run_id", how="left")
     trials = trials.sort_values("steps_to_target", kind="stable")
     best = trials.drop_duplicates("study").sort_index()
+    best = mark_falls(best, curves)
     reached = best["steps_to_target"].notna()
     return pd.DataFrame(
         {
-            **best[["study", *first.columns.drop("run_id")]],
+            **best[["study", "missed_until", "rate_fell", *first.columns.drop("run_id")]],
             "global_batch": best["global_batch"].astype(int),
             "trial": best["trial"].where(reached),
             "reached_target": reached,

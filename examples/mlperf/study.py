@@ -16,9 +16,9 @@ from tables import WORKLOADS, newest, write_tables
 
 from analysis.figures import style
 from analysis.report.scaling import SETTINGS, cells_without_wild, costs_around, setting_by_batch
-from analysis.stats.batch_limits import CriticalBatch, critical_batch, doubling_batch
+from analysis.stats.critical_batch import CriticalBatch, critical_batch, doubling_batch
 from analysis.stats.powers import batch_power, proportional_up_to
-from analysis.stats.replicates import Estimate, Replicates, make_rng
+from analysis.stats.replicates import Estimate, Replicates
 from analysis.tables.published import read_reached
 
 BLUE, ORANGE, RED, GREY = "#0072b2", "#d55e00", "#c1272d", "#8a8a8a"
@@ -58,7 +58,7 @@ def judge(path: Path) -> Workload:
     cells, wild = cells_without_wild(reached)
     whole = reached.assign(outcome="finished")
     kept = whole if not wild else drop(whole, cells)
-    fit, doubling = critical_batch(kept, make_rng()), doubling_batch(kept, make_rng())
+    fit, doubling = critical_batch(kept), doubling_batch(kept)
     work = Workload(name, WORKLOADS[name][0], reached, cells, fit, {})
     bend = fit.critical_batch.value if work.holds else doubling.value
     below, above = sides(cells, bend)

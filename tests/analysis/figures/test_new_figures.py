@@ -271,7 +271,11 @@ def test_batches_that_miss_the_target_are_named():
     drawing = analysis.draw_steps_to_target(analysis.best_reached(reached), "accuracy 87 %")
 
     assert "2 replicates never reached it (batch 1,024)." in drawing.caption
-    assert "Where examples double is not known: three or more" in drawing.caption
+    assert "Examples to target do not double up to 512 (95 %)" in drawing.caption
+    assert "counted as later than their ends, not every run reached the target: batch 1,024" in (
+        drawing.caption
+    )
+    assert "No E_min / S_min: three or more batches must reach the target" in drawing.caption
 
 
 def test_what_has_nothing_to_show_has_no_figure():

@@ -15,6 +15,7 @@ DISTANCE = "Is the distance from the start ultra-slow (logarithmic) or a power o
 RULES = "Does the learning-rate rule make a difference (margin 0.3 points)?"
 WHICH = "Which runs do these estimates use?"
 WARMUPS = "How does the best warmup grow with the batch?"
+RATIO = "What is the critical batch, E_min / S_min?"
 CRITICAL = "Beyond which batch do examples to target double?"
 
 
@@ -172,14 +173,14 @@ def test_seeds_added_to_a_poor_warmup_do_not_count_as_slow_ones_of_their_batch()
     whole = runs[runs["seed"] < 3]
     added = runs[(runs["seed"] < 3) | ((runs["warmup_epochs"] == 0) & (runs["global_batch"] > 512))]
 
-    words = [estimated(some, simulated_curves(some, 20), CRITICAL).words for some in (whole, added)]
+    words = [estimated(some, simulated_curves(some, 20), RATIO).words for some in (whole, added)]
 
     (first, target), (then, same_target) = (
         (text.partition("hyperbola: ")[2].partition(" (")[0], text.partition("Target ")[2])
         for text in words
     )
     assert (first, target) == (then, same_target)
-    assert first == "2,800 examples"
+    assert first == "5,400 examples"
 
 
 def test_estimates_of_one_rule_among_others_say_which():
@@ -198,7 +199,7 @@ def test_one_batch_is_told_that_more_batches_are_needed_and_no_other_target():
     runs = study(rules=("linear",))
     one, two = runs[runs["global_batch"] == 256], runs
 
-    words = [estimated(some, simulated_curves(some, 20), CRITICAL).words for some in (one, two)]
+    words = [estimated(some, simulated_curves(some, 20), RATIO).words for some in (one, two)]
 
     assert all("Run more batches." in text for text in words)
 
@@ -247,8 +248,11 @@ def test_runs_without_accuracies_are_told_so():
 @pytest.mark.parametrize(
     ("value", "low", "high", "words"),
     [
-        (10_974.2, 6_707.1, 15_050.0, "10,974 (95 %: 6,707 to 15,050), 5 seeds per point"),
-        (0.54321, 0.4, 0.71, "0.5432 (95 %: 0.4 to 0.71), 5 seeds per point"),
+        (10_974.2, 6_707.1, 15_050.0, "11,000 (95 %: 6,700 to 15,000), 5 seeds per point"),
+        (0.54321, 0.4, 0.71, "0.54 (95 %: 0.40 to 0.71), 5 seeds per point"),
+        (45_695, 41_016, np.inf, "45,700 (95 %: 41,000 or more), 5 seeds per point"),
+        (1_055, -np.inf, 3_784, "1,100 (95 %: 3,800 or less), 5 seeds per point"),
+        (3.0, 3.0, 3.0, "3 (95 %: 3 to 3), 5 seeds per point"),
         (0.5, -np.inf, np.inf, "0.5 (95 %: anything; these runs do not determine it), 5 seeds"),
     ],
 )

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.report.scaling import judge_speed
-from analysis.stats.batch_limits import critical_batch
+from analysis.stats.critical_batch import critical_batch
 from analysis.tables.published import read_reached
 
 ROOT = Path(__file__).parents[3]
@@ -17,7 +17,7 @@ TABLES = ROOT / "docs/results/mlperf/tables"
 
 def fit(name):
     reached, _ = read_reached(TABLES / f"{name}.csv")
-    return critical_batch(reached, np.random.default_rng(0), 200)
+    return critical_batch(reached)
 
 
 @pytest.mark.parametrize(

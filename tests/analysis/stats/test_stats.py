@@ -8,13 +8,14 @@ import pytest
 from simulated_estimates import lr_runs, walk
 from simulated_studies import simulated_curves, simulated_runs
 
-from analysis.stats.batch_limits import critical_batch, doubling_batch, to_target
 from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.contrasts import seeds_to_see
+from analysis.stats.critical_batch import critical_batch, doubling_batch
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare
 from analysis.stats.replicates import Replicates, percentile_interval
+from analysis.stats.to_target import to_target
 
 
 def replicates_with(mean: float, sd: float, n: int) -> np.ndarray:
@@ -29,7 +30,7 @@ def best_at_seven(_: int, warmup: float) -> float:
 
 def fit_critical(rows, estimate=critical_batch):
     columns = ["global_batch", "examples_to_target", "reached_target"]
-    return estimate(pd.DataFrame(rows, columns=columns), np.random.default_rng(0))
+    return estimate(pd.DataFrame(rows, columns=columns))
 
 
 @pytest.mark.parametrize(
@@ -191,11 +192,11 @@ def test_the_rule_of_four_is_on_evaluations_where_epochs_have_several():
     columns = {"epochs_to_target": 0.5, "examples_to_target": [5.0, 6.0, 8.0]}
     frame = pd.DataFrame({"global_batch": [1, 2, 4], "reached_target": True}).assign(**columns)
 
-    found = critical_batch(frame.assign(evaluations_to_target=10.0), np.random.default_rng(0))
+    found = critical_batch(frame.assign(evaluations_to_target=10.0))
 
     assert found.fewest_steps == pytest.approx(1.0)
     with pytest.raises(ValueError, match="must take 4 evaluations or more to the target; got 3"):
-        critical_batch(frame.assign(evaluations_to_target=3.0), np.random.default_rng(0))
+        critical_batch(frame.assign(evaluations_to_target=3.0))
 
 
 def test_the_target_is_placed_inside_the_epoch_and_the_rest_is_censored():
@@ -271,7 +272,7 @@ def test_seeds_that_differ_by_more_than_the_evaluations_keep_their_own_spread():
 def test_where_examples_double_is_not_certain_because_all_seeds_agree(estimate):
     """E = 3000 + 10 B, so E_min / S_min is 300 and twice the examples of 100 is at 500."""
     needs = {batch: 3000 + 10 * batch for batch in (100, 200, 400, 800)}
-    found = estimate(reached_between(needs, every=700), np.random.default_rng(0))
+    found = estimate(reached_between(needs, every=700))
 
     found = getattr(found, "critical_batch", found)
     truth = 300 if estimate is critical_batch else 500
@@ -303,7 +304,7 @@ def test_too_few_batches_or_epochs_to_the_target_are_refused(reached, epochs, se
     frame = pd.DataFrame({"global_batch": [1, 2, 4]}).assign(**columns)
 
     with pytest.raises(ValueError, match=sentence):
-        critical_batch(frame, np.random.default_rng(0))
+        critical_batch(frame)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from analysis.papers.claim import judge_claim, number_sessions
 from analysis.papers.mccord2021 import PAPER
 from analysis.papers.paper import place_runs
 from analysis.report.which_batch import advise_batch
-from analysis.stats.batch_limits import critical_batch, doubling_batch
 from analysis.stats.breaking_batch import breaking_batch
+from analysis.stats.critical_batch import critical_batch, doubling_batch
 from analysis.stats.laws import compare_rules, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare
@@ -57,7 +57,8 @@ def test_a_wild_seed_is_named_beside_the_estimate_without_it(estimate):
     table = accuracies() if estimate is breaking_batch else reached()
     is_wild = (table["global_batch"] == 1024) & (table["seed"] == 2)
 
-    found, without = (estimate(t, rng()) for t in (table, table[~is_wild]))
+    given = (rng(),) if estimate is breaking_batch else ()
+    found, without = (estimate(t, *given) for t in (table, table[~is_wild]))
 
     found, without = (getattr(e, "critical_batch", e) for e in (found, without))
     assert found.note.startswith(WILD)

@@ -13,9 +13,9 @@ from analysis.figures.curves import draw_per_epoch
 from analysis.papers.judge import judge_paper, verdict_lines
 from analysis.report.estimates import estimate_all
 from analysis.report.page import report_data
-from analysis.stats.batch_limits import to_target
 from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.optimum import best_warmups
+from analysis.stats.to_target import to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.load import read_curves, read_runs
 from analysis.tables.metric import ACCURACY, LOSS, AskedMetric, Metric, with_metric
