@@ -1,5 +1,6 @@
 """Estimates for the open questions about batch, warmup and learning rate, as text."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,23 +10,25 @@ import pandas as pd
 from analysis.figures.target import best_reached, whole_seed_runs
 from analysis.report.which_batch import advise_batch
 from analysis.stats.answer import Answer
+from analysis.stats.best_setting import BestSettings, choose_settings
 from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.doubling import FELL, STEADY, describe_doubling, unanswered
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
-from analysis.stats.optimum import Optima, best_lrs, best_warmups, exponent
+from analysis.stats.optimum import FEWEST_SETTINGS, Optima, best_settings, exponent
 from analysis.stats.pairs import rule_pairs
 from analysis.stats.replicates import DRAWS, Estimate, format_estimate, make_rng
 from analysis.stats.to_target import at_their_ends, steady_part, steady_targets, to_target
-from analysis.tables.comparable_runs import ComparableRuns, group_comparable, warmup_unit
+from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, Metric, check_target
+from analysis.tables.settings import comparable_settings
 from analysis.tables.validity import ARM, confounds
 from analysis.tables.which_runs import (
+    BREAKING,
     LENGTHS,
-    comparable_rates,
     ended_runs,
+    finished_runs,
     most_frequent_rule,
-    most_frequent_warmup,
-    runs_at_best_warmup,
+    negligible_margin,
 )
 from sweeper.spec.sentences import several
 
@@ -44,46 +47,41 @@ def estimate_all(
     rng = make_rng()
     runs, curves, metric = measured.runs_with_metric, measured.curves, measured.metric
     check_target(target, metric.unit)
-    largest, *others = group_comparable(runs)
-    compared = largest.runs
-    same_rule, rates = most_frequent_rule(runs), comparable_rates(runs)
-    question = "How does the best warmup grow with the batch?"
-    optima = best_warmups(same_rule, rng, draws, metric)
-    warmups = _estimate_growth("best_warmup_exponent", question, optima, "warmups")
-    breaking = _estimate_breaking(same_rule, rng, draws, metric)
-    lengths = most_frequent_rule(runs, LENGTHS)
-    critical = _estimate_critical(Measured(lengths, curves, metric), target)
-    has_others = others or len(same_rule) < len(compared)
+    compared = group_comparable(runs)[0].runs
+    tuned, columns = comparable_settings(runs)
+    best = choose_settings(tuned, columns, metric)
+    lengths = best.keep_chosen(comparable_settings(runs, LENGTHS)[0])
+    targets = _estimate_critical(Measured(lengths, curves, metric), target)
+    along = [_estimate_breaking(best, rng, draws, metric), *targets]
     return [
-        choose_batch(measured),
-        *([_describe_chosen(largest, len(runs), same_rule)] if has_others else []),
-        _refuse_confounded(warmups, same_rule),
-        _refuse_confounded(_estimate_rate(rates, rng, draws, metric), rates),
-        _refuse_confounded(breaking, same_rule),
-        *(_refuse_confounded(answer, lengths) for answer in critical),
+        _choose_batch(best, metric),
+        *([_describe_chosen(tuned, len(runs), best)] if columns or len(tuned) < len(runs) else []),
+        *_estimate_exponents(tuned, columns, rng, draws, metric),
+        *(best.describe(_refuse_confounded(answer, best.runs)) for answer in along),
         _refuse_confounded(_compare_rules(compared, curves, metric), compared),
-        _estimate_distance(same_rule, curves, rng, draws),
+        _estimate_distance(most_frequent_rule(runs), curves, rng, draws),
     ]
 
 
 def choose_batch(measured: Measured) -> Answer:
-    """Which batch to train with, each at its best rate, by the largest group of comparable runs."""
-    runs = comparable_rates(measured.runs_with_metric)
-    return _refuse_confounded(advise_batch(runs, measured.metric), runs)
+    """Which batch to train with, each at its best setting, by the largest comparable group."""
+    tuned, columns = comparable_settings(measured.runs_with_metric)
+    return _choose_batch(choose_settings(tuned, columns, measured.metric), measured.metric)
 
 
-def _describe_chosen(largest: ComparableRuns, count: int, same_rule: pd.DataFrame) -> Answer:
-    about = f" ({largest.about})" if largest.about else ""
-    num, parts = len(largest.runs), list[str]()
-    if num < count:
-        parts += [
-            f"The largest comparable group, {num} of {count}: {largest.title}{about}.",
-            "Best rates and the batch to train with use all runs that differ only in base_lr.",
-        ]
-    if len(same_rule) < num:
-        parts.append(
-            "Warmups, breaking batch, critical batch and distances use one lr_rule, that with the "
-            f"most runs: {same_rule['lr_rule'].iloc[0]}, {len(same_rule)} of {num}."
+def _choose_batch(best: BestSettings, metric: Metric) -> Answer:
+    answer = advise_batch(best.runs, metric, best.price)
+    return best.describe(_refuse_confounded(answer, best.runs))
+
+
+def _describe_chosen(tuned: pd.DataFrame, count: int, best: BestSettings) -> Answer:
+    """Which runs the answers use."""
+    parts = [best.words] if best.columns else []
+    if len(tuned) < count:
+        group = group_comparable(best.runs)[0]
+        about = f" ({group.about})" if group.about else ""
+        parts.insert(
+            0, f"The largest comparable group, {len(tuned)} of {count}: {group.title}{about}."
         )
     question = "Which runs do these estimates use?"
     return Answer(name="runs", question=question, words=" ".join(parts), is_answered=True)
@@ -102,57 +100,91 @@ def _capitalize(sentence: str) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}"
 
 
-def _estimate_growth(name: str, question: str, optima: Optima, settings: str) -> Answer:
-    table = optima.table()
-    if len(table) < 2:
-        words = f"Not run: two or more batches with three or more {settings} each are needed."
-        return Answer(name=name, question=question, words=words, table=table)
-    found = exponent(optima)
-    start = "" if np.isnan(found.value) else "As batch to the power "
-    words = _capitalize(f"{start}{format_estimate(found)}.")
-    return Answer.of_estimate(name, question, words, found, table=table)
+#: Settings whose growth with the batch is always asked for, and what they are called.
+_ASKED = {"warmup_epochs": "warmup", "peak_lr": "rate"}
 
 
-def _estimate_rate(
-    runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
-) -> Answer:
-    question = "Which learning-rate rule explains the best rates?"
-    optima = best_lrs(most_frequent_warmup(runs), rng, draws, metric=metric)
-    found = _estimate_growth("best_rate_exponent", question, optima, "learning rates")
-    if len(optima.batches) < 3 or optima.is_rejected:
-        return found
+def _estimate_exponents(
+    tuned: pd.DataFrame,
+    columns: Sequence[str],
+    rng: np.random.Generator,
+    draws: int,
+    metric: Metric,
+) -> Iterator[Answer]:
+    """How the best of each setting that was tried grows with the batch."""
+    for column in dict.fromkeys([*_ASKED, *columns]):
+        word = _ASKED.get(column, column.rpartition(".")[2])
+        name, question = f"best_{word}_exponent", f"How does the best {word} grow with the batch?"
+        others = [other for other in columns if other != column]
+        known = tuned.dropna(subset=[column, *others])
+        counts = known.groupby("global_batch")[column].nunique()
+        if (counts >= FEWEST_SETTINGS).sum() < 2:
+            words = f"Not run: two or more batches with three or more {word}s each are needed."
+            step = f"Run a grid over the {word} at each batch."
+            yield Answer(name=name, question=question, words=words, next=step)
+            continue
+        optima = best_settings(known, column, rng, draws, metric, others)
+        answer = _describe_growth(name, question, optima)
+        answer = _add_rules(answer, optima) if column == "peak_lr" else answer
+        yield _refuse_confounded(answer, known)
+
+
+def _describe_growth(name: str, question: str, optima: Optima) -> Answer:
+    table, found = optima.table(), exponent(optima)
+    text = format_estimate(found)
+    words = _capitalize(
+        f"As batch to the power {text}." if found.value == found.value else f"{text}."
+    )
+    settings = {
+        f"{row['global_batch']:.0f}": [row["best"], row["low"], row["high"]]
+        for row in table.to_dict("records")
+    }
+    step = "" if found.has_interval and np.isfinite([found.low, found.high]).all() else (
+        "Run more seeds, or more settings around the best of each batch."
+    )  # fmt: skip
+    if (ends := table.loc[~table["is_interior"], "global_batch"]).any():
+        step = f"Extend the grid at batch {', '.join(f'{b:,}' for b in ends)}."
+    return Answer.of_estimate(
+        name, question, words, found, settings={"best": settings}, table=table, next=step
+    )
+
+
+def _add_rules(answer: Answer, optima: Optima) -> Answer:
+    """With which learning-rate rules these runs do not exclude, and which fits best."""
     comparison = compare_rules(optima)
     if not len(comparison.table):
-        return found
-    best = comparison.table.iloc[0]
-    frequency = "" if pd.isna(best["frequency"]) else f", first in {best['frequency']:.0%} of draws"
-    words = f"{found.words} Lowest AICc: {best['rule']}{frequency}. {comparison.note}".strip()
-    return replace(found, words=words, table=comparison.table)
+        return answer
+    left = comparison.not_excluded
+    shown = f"not excluded: {', '.join(left)}" if left else "all are excluded"
+    best = comparison.table["rule"].iloc[0]
+    words = f"Of the rules none, sqrt and linear {shown}. Lowest AICc: {best}. {comparison.note}"
+    settings = {**answer.settings, "rules_not_excluded": left}
+    return replace(answer, words=f"{answer.words} {words}".strip(), settings=settings)
 
 
 def _estimate_breaking(
-    runs: pd.DataFrame, rng: np.random.Generator, draws: int, metric: Metric
+    best: BestSettings, rng: np.random.Generator, draws: int, metric: Metric
 ) -> Answer:
     worse = "below" if metric.unit == "%" else "worse than at"
     question = f"At which batch does {metric.word} break?"
-    found = runs_at_best_warmup(runs, metric)
-    if found is None:
+    finished = finished_runs(best.runs, metric)
+    if finished["global_batch"].nunique() < 2:
         words = "Not run: two or more batches with a run that finished are needed."
         return Answer(name="breaking_batch", question=question, words=words)
-    at_warmup, warmup, margin, words = found
+    smallest = finished[finished["global_batch"] == finished["global_batch"].min()][metric.name]
+    margin, words = negligible_margin(metric, BREAKING, smallest, finished[metric.name])
     if margin == 0:
         words = f"Refused: there is no margin, as {words}."
         return Answer(name="breaking_batch", question=question, words=words)
     question = f"At which batch does {metric.word} break ({words} {worse} the smallest batch)?"
-    estimate = breaking_batch(at_warmup, rng, margin, draws, metric)
-    unit, lr_rule = warmup_unit(runs), runs["lr_rule"].iloc[0]
+    estimate = breaking_batch(best.runs, rng, margin, draws, metric, best.price)
     return Answer.of_estimate(
         "breaking_batch",
         question,
-        f"{_describe_breaking(estimate, at_warmup['global_batch'])} (warmup {warmup:g} {unit}).",
+        f"{_describe_breaking(estimate, best.runs['global_batch'])}.",
         estimate,
         unit="examples",
-        settings={"margin": margin, "warmup": warmup, "warmup_unit": unit, "lr_rule": lr_rule},
+        settings={"margin": margin},
         next="" if estimate.high < np.inf else "Run more seeds, or batches above the largest.",
     )
 
@@ -197,13 +229,13 @@ def _estimate_critical(measured: Measured, target: float | None) -> list[Answer]
         runs, curves = at_their_ends(runs, curves)
         is_steady = steady_part(runs, curves)
     runs = whole_seed_runs(runs)
-    settings: dict[str, Any] = {"setting": "best warmup of each batch and seed"}
+    settings: dict[str, Any] = {"setting": "best setting of each batch"}
     answers = unanswered(f"Not answered: {FELL}.", STEADY, settings)
     targets = [target] if target is not None else steady_targets(runs, curves, is_steady, metric)
     for tried in targets:
         reached = best_reached(to_target(runs, curves, tried, metric))
         doubling, _, answers = describe_doubling(reached, {**settings, "target": tried})
-        chosen = f"Target {metric.shown(tried)}, best warmup of each batch and seed."
+        chosen = f"Target {metric.shown(tried)}, best setting of each batch."
         answers = [replace(answer, words=f"{answer.words} {chosen}") for answer in answers]
         if doubling:
             break

@@ -1,13 +1,14 @@
 """Each batch at its best setting, chosen by all runs, and what choosing costs."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.stats.answer import Answer
 from analysis.stats.optimum import collect_points
 from analysis.stats.replicates import Array, Replicates, make_rng
 from analysis.stats.response import fit_response
@@ -37,18 +38,43 @@ class BestSettings:
     @property
     def words(self) -> str:
         """The chosen settings in a sentence; empty if nothing was tried."""
+        each: list[str] = []
+        for row in self.chosen.to_dict("records") if self.columns else ():
+            shown = ", ".join(f"{_NAMES.get(name, name)} {row[name]:.3g}" for name in self.columns)
+            each.append(f"{row['global_batch']:,.0f}: {shown}")
+        return f"Each batch at its best setting: {'; '.join(each)}." if each else ""
+
+    def keep_chosen(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """Of these runs, those at the chosen settings, and all of batches without one."""
         if not self.columns:
-            return ""
-        each = [
-            f"{row['global_batch']:,.0f}: "
-            + ", ".join(f"{_NAMES.get(c, c)} {row[c]:.3g}" for c in self.columns)
-            + (
-                f" (at an end of the {_NAMES.get(row['at_end'], row['at_end'])}s tried)"
-                * bool(row["at_end"])
-            )
-            for row in self.chosen.to_dict("records")
+            return runs
+        by = ["global_batch", *self.columns]
+        keys = [pd.MultiIndex.from_frame(frame[by]) for frame in (runs, self.chosen)]
+        without = ~runs["global_batch"].isin(self.chosen["global_batch"])
+        return runs[keys[0].isin(keys[1]) | without]
+
+    def describe(self, answer: Answer) -> Answer:
+        """An answer that names the settings it is for, and those at an end of what was tried."""
+        if not self.columns:
+            return answer
+        rows = self.chosen
+        if answer.name == "best_batch":
+            rows = rows[rows["global_batch"] == answer.value]
+        settings = {
+            f"{row['global_batch']:.0f}": {_NAMES.get(c, c): row[c] for c in self.columns}
+            for row in rows.to_dict("records")
+        }
+        at_end = rows[rows["at_end"] != ""]
+        answer = replace(answer, settings={**answer.settings, "chosen": settings})
+        if not len(at_end):
+            return answer
+        ends = [
+            f"{_NAMES.get(str(name), name)} at {', '.join(f'{b:,}' for b in group['global_batch'])}"
+            for name, group in at_end.groupby("at_end")
         ]
-        return f"Each batch at its best setting: {'; '.join(each)}."
+        words = f"{answer.words} The best is at an end of what was tried: {'; '.join(ends)}."
+        step = "Extend the grid: sweeper analysis next names the runs."
+        return replace(answer, words=words, next=answer.next or step)
 
 
 def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) -> BestSettings:
@@ -79,7 +105,8 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
         int(batches[i]): _price(frame, place, i, refit, variance)
         for place, i in zip(places, best, strict=True)
     }
-    return BestSettings(runs.merge(chosen[by], on=by), chosen, columns, price)
+    found = BestSettings(runs, chosen, columns, price)
+    return replace(found, runs=found.keep_chosen(runs))
 
 
 def _end_of(row: Mapping[Hashable, Any], frame: pd.DataFrame, columns: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ WARMUP_OFFSET = 1.0
 
 _REJECTED = "the parabola does not fit"
 _SYMMETRIC = "holds if the curve is symmetric: a batch has fewer than five settings"
-_FEWEST = 3  # settings of a batch
+FEWEST_SETTINGS = 3  # of a batch, to tell where the best is
 #: Settings of a batch from which the fit is repeated without either end.
 _FEWEST_TO_CUT = 5
 #: Means that differ by less than this fraction of their size are equal.
@@ -98,21 +98,42 @@ class Optima:
         return pd.DataFrame(rows, columns=columns)
 
 
+def best_settings(
+    runs: pd.DataFrame,
+    column: str,
+    rng: np.random.Generator,
+    draws: int = DRAWS,
+    metric: Metric = ACCURACY,
+    others: Sequence[str] = (),
+) -> Optima:
+    """The setting with the best metric at each batch, and how it moves with the batch.
+
+    One response in the logarithm of the setting (of the warmup + 1 epoch) for all batches:
+    `fit_response`. Where one shape does not fit all of them, a parabola at each batch, with seeds
+    resampled inside each point. Intervals of a batch's best include those of fits without either
+    end of the grid: the shape moves it.
+
+    Uses `outcome`, `global_batch`, the metric, the column, and others that vary besides.
+
+    Returns:
+        The best settings of batches with three or more of them.
+    """
+    by = ["global_batch", column, *others]
+    cells = Replicates.from_runs(runs, by, metric.name)
+    lost = runs[runs["outcome"] == "diverged"].groupby(by).size()
+    found = fit_optima(cells, column, rng, draws, metric, lost, others)
+    kept, wild = drop_wild(runs, by, metric.name)
+    if not wild:
+        return found
+    without = best_settings(kept, column, rng, draws, metric, others)
+    return replace(found, wild=wild, without_wild=without)
+
+
 def best_warmups(
     runs: pd.DataFrame, rng: np.random.Generator, draws: int = DRAWS, metric: Metric = ACCURACY
 ) -> Optima:
-    """The warmup with the best metric at each batch.
-
-    One response in ``log(warmup + 1)`` for all batches (`fit_response`); where one shape does not
-    fit all of them, a parabola at each batch, with seeds resampled inside each point. Intervals of
-    a batch's best include those of fits without either end of the grid: the shape moves it.
-
-    Uses `outcome`, `global_batch`, `warmup_epochs` and the metric.
-
-    Returns:
-        The best warmups [epochs] of batches with three or more warmups.
-    """
-    return _fit_runs(runs, "warmup_epochs", rng, draws, metric)
+    """`best_settings` of the warmup [epochs]."""
+    return best_settings(runs, "warmup_epochs", rng, draws, metric)
 
 
 def best_lrs(
@@ -122,31 +143,8 @@ def best_lrs(
     column: str = "peak_lr",
     metric: Metric = ACCURACY,
 ) -> Optima:
-    """The peak learning rate with the best metric at each batch.
-
-    As `best_warmups`, in ``log(lr)``.
-
-    Uses `outcome`, `global_batch`, the metric and the column: the learning rate, or `lr /
-    (1 - momentum)` where momentum varies.
-
-    Returns:
-        The best learning rates of batches with three or more rates.
-    """
-    return _fit_runs(runs, column, rng, draws, metric)
-
-
-def _fit_runs(
-    runs: pd.DataFrame, column: str, rng: np.random.Generator, draws: int, metric: Metric
-) -> Optima:
-    by = ["global_batch", column]
-    cells = Replicates.from_runs(runs, by, metric.name)
-    lost = runs[runs["outcome"] == "diverged"].groupby(by).size()
-    found = fit_optima(cells, column, rng, draws, metric, lost)
-    kept, wild = drop_wild(runs, by, metric.name)
-    if not wild:
-        return found
-    without = _fit_runs(kept, column, rng, draws, metric)
-    return replace(found, wild=wild, without_wild=without)
+    """`best_settings` of the learning rate, or of `lr / (1 - momentum)` where momentum varies."""
+    return best_settings(runs, column, rng, draws, metric)
 
 
 def fit_optima(
@@ -156,16 +154,20 @@ def fit_optima(
     draws: int = DRAWS,
     metric: Metric = ACCURACY,
     lost: pd.Series | None = None,
+    others: Sequence[str] = (),
 ) -> Optima:
-    """As `best_warmups` and `best_lrs`, for points with a `global_batch` and the column.
+    """As `best_settings`, for points with a `global_batch`, the column and the others.
 
-    `lost` counts the runs that diverged, by batch and setting.
+    `lost` counts the runs that diverged, by batch and settings. Parabolas are fitted at the most
+    frequent values of the others.
     """
     lost = pd.Series(dtype=float) if lost is None else lost
-    found = collect_points(cells, column, metric.sign, lost)
+    found = collect_points(cells, column, metric.sign, lost, others)
     response = fit_response(found[0], rng, draws) if found else None
     if response and not response.is_rejected:
         return optima_of(response, cells.num_seeds, rng, draws)
+    for name in others:
+        cells = cells.keep(cells.points[name] == cells.points[name].mode()[0])
     several_seeds, left_out = cells.drop_single()
     found = _fit_parabolas(several_seeds, column, rng, draws, metric)
     num_lost = int(lost.sum())
@@ -202,7 +204,7 @@ def collect_points(
     frame["lost"] = frame["lost"].fillna(0.0) if len(lost) else 0.0
     seen = frame[frame["value"].notna()].reset_index()
     by_batch = seen.groupby("global_batch")
-    usable = by_batch[column].nunique() >= _FEWEST
+    usable = by_batch[column].nunique() >= FEWEST_SETTINGS
     is_flat = by_batch["value"].agg(np.ptp) <= _ROUNDING * by_batch["value"].agg(
         lambda v: v.abs().max()
     )
@@ -301,7 +303,7 @@ def _fit_parabolas(
     batch = cells.points["global_batch"].to_numpy(dtype=float)
     setting = cells.points[column].to_numpy(dtype=float)
     sizes, counts = np.unique(batch, return_counts=True)
-    batches = sizes[counts >= _FEWEST]
+    batches = sizes[counts >= FEWEST_SETTINGS]
     places = [np.flatnonzero(batch == b) for b in batches]
     u = np.log(setting + offset)
 

@@ -425,8 +425,8 @@ def fit_response(points: Points, rng: np.random.Generator, draws: int) -> Respon
         best, drawn = best + off, drawn + off + error * rng.standard_normal(drawn.shape)
         exponent = _scatter_interval(exponent, off, shape.fitter.x, p)
     return Response(
-        shape.fitter, fitters, shapes, places, law, exponent, best, drawn, exponents, _values(shape),
-        shape.misfit,
+        shape.fitter, fitters, shapes, places, law, exponent, best, drawn, exponents,
+        _values(shape), shape.misfit,
     )  # fmt: skip
 
 

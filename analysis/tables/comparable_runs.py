@@ -186,7 +186,7 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         given = pd.Series(given, runs.index, dtype=float).fillna(runs["warmup_epochs"])
         runs = runs.assign(warmup_epochs=given, warmup_unit=pd.Series(units, runs.index))
     settings = [
-        {name: value for name, value in c.scientific.items() if name.split(".")[0] not in axes}
+        {n: v for n, v in c.scientific.items() if n not in axes and n.split(".")[0] not in axes}
         for c in configs
     ]
     keys = _keys(settings, runs)

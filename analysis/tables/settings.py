@@ -1,5 +1,7 @@
 """Settings that a study tries at each batch, so that each batch is judged at its best."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from analysis.tables.comparable_runs import AXES, group_comparable, stored_configs
@@ -12,8 +14,10 @@ _TUNED = ("base_lr", "label_smoothing", "gradient_clip", "ema_decay", "optimizer
 _COLUMNS = {"base_lr": "peak_lr", "lr_rule": "peak_lr"}
 
 
-def comparable_settings(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The largest group of runs that differ only in batch, seed and tuned settings.
+def comparable_settings(
+    runs: pd.DataFrame, axes: Sequence[str] = AXES
+) -> tuple[pd.DataFrame, list[str]]:
+    """The largest group of runs that differ only in the axes and tuned settings.
 
     Returns:
         The runs, with a column for each further setting that is tuned; and the columns of the
@@ -26,7 +30,7 @@ def comparable_settings(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         for name, value in config.scientific.items()
         if name.split(".")[0] in _TUNED and type(value) in (int, float)
     }
-    found = group_comparable(runs, (*AXES, *sorted(numbers)))[0].runs
+    found = group_comparable(runs, (*axes, *sorted(numbers)))[0].runs
     further = sorted(name for name in numbers if name.split(".")[0] not in _COLUMNS)
     of_runs = dict(zip(runs.index, configs, strict=True))
     for name in further:
