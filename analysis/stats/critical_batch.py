@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
-from scipy.optimize import isotonic_regression, root_scalar
+from scipy.optimize import isotonic_regression
 
+from analysis.stats.hyperbola import BEYOND, Times
 from analysis.stats.replicates import (
     LEVEL,
     NO_SPREAD,
     REJECTED,
-    ROUNDING,
     Array,
     Estimate,
     Replicates,
@@ -29,77 +29,6 @@ FEWEST_SCATTERED = 4
 
 #: Points and measure of examples to a target.
 _BY = ["global_batch"], "examples_to_target"
-
-_BEYOND = 1e4  # how far beyond the batches the ratio is looked for [factor]
-
-
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Examples to the target, as multiples of their batch's mean."""
-
-    batches: Array
-    scale: Array  # mean of the batch [examples]
-    taken: Array  # [multiples]
-    is_ended: NDArray[np.bool_]  # the run ended then without reaching it
-
-    @classmethod
-    def of_rows(cls, rows: pd.DataFrame) -> "_Times":
-        """From `global_batch`, `examples`, `is_ended`."""
-        scale = rows.groupby("global_batch")["examples"].transform("mean").to_numpy(float)
-        batches, examples = (rows[c].to_numpy(float) for c in ("global_batch", "examples"))
-        return cls(batches, scale, examples / scale, rows["is_ended"].to_numpy(bool))
-
-    def profile(self, ratio: Array) -> tuple[Array, Array]:
-        """The largest log likelihood of each ratio, and the fewest examples there.
-
-        ``E = E_min (1 + batch / ratio) + noise`` with noise in proportion to the batch's mean;
-        E_min and the noise by EM.
-        """
-        x = (1 + self.batches / ratio[:, None]) / self.scale
-        mean, more = self.taken, np.zeros_like(x)
-        found = fewest = np.full(len(ratio), -np.inf)
-        for _ in range(300):
-            last, fewest = found, (mean * x).sum(1) / (x * x).sum(1)
-            fitted = fewest[:, None] * x
-            spread = np.sqrt(((mean - fitted) ** 2 + more).mean(1, keepdims=True)).clip(ROUNDING)
-            off = (self.taken - fitted) / spread
-            beyond = stats.norm.logsf(off)
-            known = -np.log(spread) - off**2 / 2
-            found = np.where(self.is_ended, beyond, known).sum(1)
-            if np.abs(found - last).max() < 1e-9:
-                break
-            hazard = np.exp(stats.norm.logpdf(off) - beyond)
-            mean = np.where(self.is_ended, fitted + spread * hazard, self.taken)
-            more = np.where(self.is_ended, spread**2 * (1 - hazard * (hazard - off)), 0.0)
-        return found, fewest
-
-    def ratio(self) -> tuple[float, float, float, float]:
-        """E_min / S_min, the ends of its interval (infinite if there is none), and E_min.
-
-        Twice the log likelihood may fall by ``n log(1 + t**2 / (n - 2))``, which for times that are
-        all known is Student's interval of a regression with two coefficients.
-        """
-        least, most = self.batches.min() / _BEYOND, self.batches.max() * _BEYOND
-        grid = np.geomspace(least, most, 161)
-        for _ in range(5):
-            best = int(self.profile(grid)[0].argmax())
-            grid = np.geomspace(grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)], 41)
-        found, fewest = self.profile(grid)
-        best = int(found.argmax())
-        count = int((~self.is_ended).sum())
-        free = max(count - 2, 1)
-        fall = count / 2 * np.log1p(stats.t.ppf(0.5 + LEVEL / 2, free) ** 2 / free)
-
-        def above(log_ratio: float) -> float:
-            return float(self.profile(np.exp([log_ratio]))[0][0] - found[best] + fall)
-
-        def end(limit: float, unbounded: float) -> float:
-            if not above(np.log(limit)) < 0 < above(np.log(grid[best])):
-                return unbounded
-            bracket = sorted([np.log(limit), np.log(grid[best])])
-            return float(np.exp(root_scalar(above, bracket=bracket, xtol=1e-6).root))
-
-        return float(grid[best]), end(least, -np.inf), end(most, np.inf), float(fewest[best])
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +104,12 @@ def critical_batch(reached: pd.DataFrame) -> CriticalBatch:
 def _fit_hyperbola(cells: Replicates, known: pd.DataFrame) -> CriticalBatch:
     """The fit to complete batches, `cells`, and to all rows of batches that are used."""
     batches = cells.points["global_batch"].to_numpy(dtype=float)
-    value, low, high, fewest = _Times.of_rows(known).ratio()
+    value, low, high, fewest = Times.of_rows(known).ratio()
     means = cells.points.assign(examples=cells.means, is_ended=False)
     if (is_coarse := cells.is_coarse & (cells.counts > 1)).any():
         others = known[~known["global_batch"].isin(batches[is_coarse])]
-        _, low, high, _ = _Times.of_rows(pd.concat([others, means[is_coarse]])).ratio()
-    is_flat = value >= 0.99 * _BEYOND * batches[-1]
+        _, low, high, _ = Times.of_rows(pd.concat([others, means[is_coarse]])).ratio()
+    is_flat = value >= 0.99 * BEYOND * batches[-1]
     steps = 0.0 if is_flat else fewest / value
     fitted = fewest + steps * batches
     away = cells.means / fitted - 1
@@ -208,9 +137,9 @@ def _fit_hyperbola(cells: Replicates, known: pd.DataFrame) -> CriticalBatch:
         else:
             every = {"examples": ("examples", "mean"), "is_ended": ("is_ended", "any")}
             rows = known.groupby("global_batch", as_index=False).agg(**every)
-            _, low, high, _ = _Times.of_rows(rows).ratio()
+            _, low, high, _ = Times.of_rows(rows).ratio()
             notes = [f"the interval is from the scatter about the hyperbola {about}"]
-    elif value <= 1.01 * batches[0] / _BEYOND:
+    elif value <= 1.01 * batches[0] / BEYOND:
         value, notes = np.nan, ["steps to target do not fall with the batch", *notes]
     if no_interval:
         low, high, notes = np.nan, np.nan, [*notes, no_interval]
@@ -316,7 +245,7 @@ def shared_noise(cells: Replicates) -> tuple[float, float]:
         return (np.nan, np.nan) if cells.no_interval == NO_SPREAD else (0.0, np.inf)
     if (count := len(cells.counts)) < FEWEST_SCATTERED:
         return np.nan, np.nan
-    times = _Times.of_rows(cells.points.assign(examples=cells.means, is_ended=False))
+    times = Times.of_rows(cells.points.assign(examples=cells.means, is_ended=False))
     value, _, _, fewest = times.ratio()
     rest = times.taken - fewest * (1 + times.batches / value) / times.scale
     return float((rest**2).sum() / (count - 2)), float(count - 2)
