@@ -144,7 +144,11 @@ def advise_batch(
     kept, wild = drop_wild(runs, _setting(runs), metric.name)
     if wild:
         without = advise_batch(kept, metric, price).words
-        words += f" {wild[0].upper()}{wild[1:]}; without: {without[0].lower()}{without[1:]}"
+        found = f"{wild[0].upper()}{wild[1:]}"
+        if without.startswith(words):
+            words = f"{words} {found}; without, this is the same.{without.removeprefix(words)}"
+        else:
+            words = f"{words} {found}; without: {without[0].lower()}{without[1:]}"
     open_ones = table.loc[~(table["at_least"] > 0), "global_batch"]
     is_known = table["at_most"].notna().any()
     settings = {

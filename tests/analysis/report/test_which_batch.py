@@ -64,18 +64,6 @@ def test_a_best_setting_at_an_end_of_its_grid_is_said():
     assert found.next.startswith("Extend the grid")
 
 
-def test_a_batch_is_excluded_against_all_others_and_not_the_next_alone():
-    """60 is a little behind 30 in every seed; 120, which scatters widely, may be better."""
-    runs = study(3, lambda b, w: 0.9, noise=0.0)
-    runs = runs[runs["warmup_epochs"] == 0]
-    values = {30: [0.9, 0.9001, 0.8999], 60: [0.88, 0.8801, 0.8799], 120: [0.6, 0.9, 0.85]}
-    taken = [values[b][s] for b, s in zip(runs["global_batch"], runs["seed"], strict=True)]
-
-    found = compare_batches(runs.assign(val_accuracy=taken), ACCURACY).set_index("global_batch")
-
-    assert found["at_most"][30] > 0
-
-
 def test_a_price_of_choosing_widens_what_is_not_excluded():
     runs = study(3, lambda b, w: 0.9)
     dear = compare_batches(runs, ACCURACY, {30: 1e-4, 60: 1e-4, 120: 1e-4})

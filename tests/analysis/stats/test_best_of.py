@@ -54,6 +54,16 @@ def test_intervals_are_those_of_dunnett_and_tukey():
     assert loss - least == pytest.approx(np.full(3, 3.77 / 2**0.5), rel=0.02)
 
 
+def test_the_best_is_held_against_all_others_and_not_the_next_alone():
+    """The second is far behind for its spread; the third scatters so widely that it may be best."""
+    errors, free, own = np.array([0.01, 0.01, 100.0]), np.full(3, 4.0), np.full(3, 4.0)
+
+    loss, _, most = compare_with_best(np.array([10.0, 9.0, 8.0]), errors, free, own)
+
+    assert loss[0] == -1
+    assert most[0] > 20
+
+
 @pytest.mark.parametrize(
     ("kind", "width"),
     [
