@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from analysis.stats.answer import Answer
 from analysis.stats.batch_limits import critical_batch
 from analysis.stats.laws import compare_rules
-from analysis.stats.optimum import Optima
-from analysis.stats.replicates import Estimate, make_rng
+from analysis.stats.optimum import Optima, exponent
+from analysis.stats.replicates import Estimate, format_estimate, make_rng
 from analysis.tuning.rates import FEWEST_BATCHES, joint_table, regret, tuned_optima
 from analysis.tuning.studies import Tuned, best_trials, steps_to_target, tuned_confounds
 from sweeper.spec.sentences import several
@@ -51,6 +52,45 @@ def describe_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -
                 yield f"No critical batch from tuned steps: {critical.note}."
         except ValueError as error:
             yield f"No critical batch: {error}"
+
+
+def answer_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterator[Answer]:
+    """The best settings at each batch, how they grow, and the critical batch, as answers."""
+    rng, confounded = make_rng(), "; ".join(tuned_confounds(tuned))
+    refused = f"Refused: batches differ in more than the setting in question: {confounded}."
+    for key in [*(["peak_lr"] if tuned.rate else []), *tuned.numbers()]:
+        found, name = tuned_optima(tuned, key, rng), "rate" if key == "peak_lr" else key
+        rows = found.table()[["global_batch", "best", "low", "high", "note"]]
+        for batch, best, low, high, note in rows.itertuples(index=False):
+            at = Estimate(best, low, high, found.num_seeds, "", note)
+            question = f"Which {key} is best at batch {batch:,}?"
+            words = f"{key} {format_estimate(at)}."
+            settings = {"batch": batch, "setting": key}
+            yield Answer.of_estimate(f"best_{name}", question, words, at, settings=settings)
+        name, question = f"best_{name}_exponent", f"How does the best {key} grow with the batch?"
+        if confounded:
+            yield Answer(name=name, question=question, words=refused)
+        elif len(found.batches):
+            power = exponent(found)
+            words = f"As batch to the power {format_estimate(power)}."
+            yield Answer.of_estimate(name, question, words, power, settings={"setting": key})
+    if target is None:
+        return
+    question = "What is the critical batch, from tuned steps to the target?"
+    settings = {"definition": "E_min/S_min", "target": target}
+    name, words = "critical_batch", refused
+    if not confounded:
+        try:
+            found = critical_batch(steps_to_target(tuned, curves, target), rng).critical_batch
+        except ValueError as error:
+            words = f"{error}"
+        else:
+            words = f"{format_estimate(found, ' examples')}."
+            yield Answer.of_estimate(
+                name, question, words, found, unit="examples", settings=settings
+            )
+            return
+    yield Answer(name=name, question=question, words=words, settings=settings)
 
 
 def _show_edges(optima: Optima, table: pd.DataFrame) -> pd.DataFrame:
