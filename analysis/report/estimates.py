@@ -268,8 +268,13 @@ def _estimate_distance(
     question = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
     rows: list[dict[str, Any]] = []
     parts: list[str] = []
+    point = ["global_batch", "warmup_epochs"]
+    of_points = dict([*curves.merge(runs[["run_id", *point]]).groupby(point)])
     for batch, at_batch in runs.groupby("global_batch"):
-        series = {w: constant_rate(g, curves) for w, g in at_batch.groupby("warmup_epochs")}
+        series = {
+            w: constant_rate(g, of_points.get((batch, w), curves.iloc[:0]))
+            for w, g in at_batch.groupby("warmup_epochs")
+        }
         warmup = max(series, key=lambda w: len(series[w]))
         if not len(series[warmup]):
             continue

@@ -371,6 +371,19 @@ def test_only_the_trials_of_chosen_runs_are_described(tmp_path, capsys):
     assert main([*command, "--where", "seed=7"]) == 2
 
 
+def test_tuned_settings_are_answers_for_programs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sheet, "FORMATS", ("svg",))
+    published = Path(__file__).parents[3] / "docs/results/tuned_digits"
+
+    assert main(["tuning", str(published), "--out", str(tmp_path), "--json"]) == 0
+
+    answers = json.loads(capsys.readouterr().out)
+    rates = [a for a in answers if a["question"] == "best_rate"]
+    assert [a["settings"]["batch"] for a in rates] == [128, 256, 512, 1024, 1920, 3840]
+    assert all(a["value"] > 0 for a in rates)
+    assert len([a for a in answers if a["question"] == "best_rate_exponent"]) == 1
+
+
 def test_studies_of_optuna_itself_are_left_out(tmp_path):
     store(simulated(seeds=(0,), batches=(256,), n_trials=2), tmp_path)
     optuna.create_study(
