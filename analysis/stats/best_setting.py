@@ -53,6 +53,12 @@ class BestSettings:
         without = ~runs["global_batch"].isin(self.chosen["global_batch"])
         return runs[keys[0].isin(keys[1]) | without]
 
+    def keep_others(self, runs: pd.DataFrame, column: str) -> pd.DataFrame:
+        """Of these runs, those that are at the chosen settings but for one of them."""
+        by = ["global_batch", *(name for name in self.columns if name != column)]
+        chosen = pd.MultiIndex.from_frame(self.chosen[by].drop_duplicates())
+        return runs[pd.MultiIndex.from_frame(runs[by]).isin(chosen)]
+
     def describe(self, answer: Answer) -> Answer:
         """An answer that names the settings it is for, and those at an end of what was tried."""
         if not self.columns:
