@@ -131,10 +131,13 @@ def _estimate_exponents(
 
 def _describe_growth(name: str, question: str, optima: Optima) -> Answer:
     table, found = optima.table(), exponent(optima)
-    text = format_estimate(found)
-    words = _capitalize(
-        f"As batch to the power {text}." if found.value == found.value else f"{text}."
-    )
+    if found.has_interval and not np.isfinite([found.low, found.high]).any():
+        note = f"; {found.note}" if found.note else ""
+        seeds = several(found.num_seeds, "seed")
+        words = f"These runs do not determine it ({found.value:.2g} by the fit, {seeds}){note}."
+    else:
+        start = "" if np.isnan(found.value) else "As batch to the power "
+        words = _capitalize(f"{start}{format_estimate(found)}.")
     settings = {
         f"{row['global_batch']:.0f}": [row["best"], row["low"], row["high"]]
         for row in table.to_dict("records")
@@ -221,8 +224,8 @@ def _estimate_critical(measured: Measured, target: float | None) -> list[Answer]
     if a batch has several lengths.
     """
     runs, curves, metric = ended_runs(measured.runs), measured.curves, measured.metric
-    if not runs[metric.name].notna().any():
-        return unanswered(f"Not measured: these runs have no {metric.word}.", "", {})
+    if not (runs[metric.name].notna().any() and curves["run_id"].isin(runs["run_id"]).any()):
+        return unanswered(f"Not measured: these runs have no curves of {metric.word}.", "", {})
     is_steady = steady_part(runs, curves)
     counts = is_steady[curves["run_id"].isin(runs["run_id"])]
     if not counts.all() and runs.groupby("global_batch")["epochs"].nunique().max() > 1:

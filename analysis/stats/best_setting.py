@@ -71,8 +71,10 @@ class BestSettings:
             for row in rows.to_dict("records")
         }
         at_end = rows[rows["at_end"] != ""]
-        answer = replace(answer, settings={**answer.settings, "chosen": settings})
-        if not len(at_end):
+        named = [_NAMES.get(name, name) for name in at_end["at_end"].unique()]
+        more = {"chosen": settings, "at_end_of_grid": named}
+        answer = replace(answer, settings={**answer.settings, **more})
+        if not named:
             return answer
         ends = [
             f"{_NAMES.get(str(name), name)} at {', '.join(f'{b:,}' for b in group['global_batch'])}"
@@ -80,7 +82,7 @@ class BestSettings:
         ]
         words = f"{answer.words} The best is at an end of what was tried: {'; '.join(ends)}."
         step = "Extend the grid: sweeper analysis next names the runs."
-        return replace(answer, words=words, next=answer.next or step)
+        return replace(answer, words=words, next=step)
 
 
 def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) -> BestSettings:
