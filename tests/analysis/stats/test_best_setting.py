@@ -104,7 +104,7 @@ def test_choosing_among_equal_rates_makes_no_batch_look_worse(curve):
         runs = rate_study(rng, curve=curve)
         best = choose_settings(runs, ["peak_lr"], ACCURACY)
         table = compare_batches(best.runs, ACCURACY, best.price)
-        off = 0.002 * (np.log(2) / 4) ** 2 if curve else 0.0  # of a grid without the best rate
+        off = curve * (np.log(2) / 2) ** 2  # of a grid without the best rate
         wrong += bool((table["at_least"] > off).any())
 
     assert wrong <= 5  # of 60, more than 8 % of them with probability .01 at 2.5 %
