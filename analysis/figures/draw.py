@@ -5,12 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.figures.curves import draw_per_epoch
-from analysis.figures.final import (
-    draw_against_batch,
-    draw_against_warmup,
-    draw_heat_map,
-    draw_lost_per_doubling,
-)
+from analysis.figures.final import draw_against_batch, draw_against_warmup, draw_heat_map
 from analysis.figures.parabolas import draw_best_rates, draw_best_warmups
 from analysis.figures.points import split_by_rule
 from analysis.figures.sheet import Drawing, save
@@ -59,8 +54,6 @@ def _drawings(
         yield name, draw_per_epoch(group, measured.curves, metric, width=width)
     if compared.runs["global_batch"].nunique() > 1 and compared.runs["warmup_epochs"].nunique() > 1:
         yield f"by_batch_and_warmup{ending}", draw_heat_map(compared, metric, width=width)
-    if drawing := draw_lost_per_doubling(compared, metric, width=width):
-        yield f"lost_per_doubling{ending}", drawing
     if drawing := draw_best_warmups(compared, metric, width=width):
         yield f"best_warmups{ending}", drawing
     if target is None:

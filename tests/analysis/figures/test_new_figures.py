@@ -1,16 +1,14 @@
-"""The numbers behind heat map, doublings, parabolas and steps to target."""
+"""The numbers behind heat map, parabolas and steps to target."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 from simulated_studies import simulated_curves, simulated_runs
 
 import analysis
 from analysis.figures import style
 from analysis.figures.draw import draw_all
-from analysis.figures.points import sum_half_width
-from analysis.tables.metric import ACCURACY, LOSS, Measured
+from analysis.tables.metric import Measured
 
 
 def runs_of(batches, warmups, seeds=4, law=lambda b, w: 0.7, noise=0.01) -> pd.DataFrame:
@@ -28,57 +26,6 @@ def parabola(_: int, warmup: float) -> float:
     return 0.7 - 0.02 * (np.log1p(warmup) - np.log(8)) ** 2
 
 
-@pytest.mark.parametrize(
-    ("law", "metric", "lost"),
-    [(falling, ACCURACY, 0.02), (falling, LOSS, 0.02), (lambda *_: 0.1, ACCURACY, 0.0)],
-    ids=["accuracy", "a rise of the loss", "equal means"],
-)
-def test_what_a_doubling_costs_is_found(law, metric, lost):
-    runs = runs_of([256, 512, 2048], [0, 5], law=law, noise=0)
-
-    found = analysis.lost_per_doubling(runs, metric)
-
-    assert found["lost"].tolist() == (pytest.approx([lost] * 2) if lost else [0, 0])
-    assert found["warmup_epochs"].tolist() == [0, 5]
-
-
-def test_the_interval_of_one_doubling_is_welchs():
-    runs = runs_of([256, 512], [0], law=falling)
-    runs.loc[runs["global_batch"] == 512, "val_accuracy"] *= [1.1, 0.9, 1.2, 1.0]
-    first, second = (runs.loc[runs["global_batch"] == b, "val_accuracy"] for b in (256, 512))
-
-    found = analysis.lost_per_doubling(runs).iloc[0]
-
-    welch = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
-    assert (found["low"], found["high"]) == pytest.approx((welch.low, welch.high))
-
-
-def test_warmups_are_compared_over_the_batches_that_they_share():
-    runs = runs_of([256, 512, 1024], [0, 5], law=falling, noise=0)
-    lacking = runs[(runs["warmup_epochs"] == 5) | (runs["global_batch"] != 256)]
-
-    found = analysis.lost_per_doubling(lacking)
-
-    assert found["smallest_batch"].tolist() == [512, 512]
-    assert found["num_batches"].tolist() == [2, 2]
-
-
-def test_what_the_slope_leaves_out_is_said():
-    """A batch that diverged at one warmup is in the slope of none."""
-    runs = runs_of([256, 512, 1024], [0, 5], law=falling, noise=0.001)
-    runs.loc[runs["global_batch"] == 1024, "outcome"] = "diverged"
-    is_spare = (runs["global_batch"] == 512) & (runs["seed"] > 0)
-    (compared,) = analysis.group_comparable(runs[~is_spare])
-
-    caption = analysis.draw_lost_per_doubling(compared).caption
-
-    assert "over 2 batches from 256 to 512" in caption
-    by_loss = analysis.draw_lost_per_doubling(compared, analysis.LOSS).caption
-    assert by_loss.startswith("Loss gained per doubling of the batch")
-    assert "Runs that diverged are not in the fit: 8 of 18 (25 to 66 %)." in caption
-    assert "No bar where a batch has one seed, or all its seeds measured the same." in caption
-
-
 def test_captions_promise_no_intervals_that_are_not_drawn():
     one = runs_of([256, 512, 1024], [0, 7, 30], seeds=1, law=parabola)
     alike = runs_of([256, 512, 1024], [0, 7, 30], law=parabola, noise=0)
@@ -90,13 +37,6 @@ def test_captions_promise_no_intervals_that_are_not_drawn():
     assert "95 %" not in warmups
     assert "rings: best warmup; it has no interval." in warmups
     assert "bars: 95 % t intervals, none where all seeds measured the same;" in batches
-
-
-def test_a_sum_of_one_seed_has_no_interval():
-    assert np.isnan(
-        sum_half_width(np.array([1.0, -1.0]), np.array([0.1, np.nan]), np.array([3, 1]))
-    )
-    assert np.isnan(sum_half_width(np.array([1.0]), np.array([0.0]), np.array([3])))
 
 
 def test_a_heat_map_has_a_number_in_each_cell_and_frames_the_best():
@@ -284,7 +224,6 @@ def test_what_has_nothing_to_show_has_no_figure():
     (compared,) = analysis.group_comparable(runs)
     reached = analysis.to_target(runs, simulated_curves(runs, 9), 0.99)
 
-    assert analysis.draw_lost_per_doubling(compared) is None
     assert analysis.draw_best_warmups(compared) is None
     assert analysis.draw_steps_to_target(reached, "accuracy 99 %") is None
 
