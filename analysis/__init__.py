@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from analysis.figures.curves import curve_points, draw_per_epoch
     from analysis.figures.final import draw_against_batch, draw_against_warmup, draw_heat_map
-    from analysis.figures.parabolas import draw_best_rates, draw_best_warmups
     from analysis.figures.points import points, split_by_rule
+    from analysis.figures.responses import draw_best_rates, draw_best_warmups
     from analysis.figures.sheet import Drawing, save
     from analysis.figures.target import best_reached, draw_steps_to_target
     from analysis.report.table import PaperTable, paper_table
@@ -37,7 +37,7 @@ __all__ = [
 _LATER = {
     "analysis.figures.curves": "curve_points draw_per_epoch",
     "analysis.figures.final": "draw_against_batch draw_against_warmup draw_heat_map",
-    "analysis.figures.parabolas": "draw_best_rates draw_best_warmups",
+    "analysis.figures.responses": "draw_best_rates draw_best_warmups",
     "analysis.figures.points": "split_by_rule points",
     "analysis.figures.sheet": "Drawing save",
     "analysis.figures.target": "best_reached draw_steps_to_target",

@@ -16,6 +16,7 @@ from analysis.figures.lines import Lane, draw_points
 from analysis.figures.points import points, reading_note
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import INCHES, SMALL, Scale, Width
+from analysis.stats.best_setting import BestSettings
 from analysis.tables.comparable_runs import ComparableRuns, example_unit, takes_frame, warmup_unit
 from analysis.tables.metric import ACCURACY, Metric
 
@@ -99,6 +100,27 @@ def _draw(
     sheet.label(x.label_of(compared.runs), style.value_label(metric))
     title = f"{style.title_word(metric)} after the last epoch against {x.word}: {compared.title}"
     return sheet.finish(frame, title, [compared.about, note], by.label_of(compared.runs))
+
+
+@takes_frame
+@style.use_style()
+def draw_best_settings(
+    compared: ComparableRuns, best: BestSettings, metric: Metric = ACCURACY, *,
+    width: Width = "screen", ax: Given = None,
+) -> Drawing:  # fmt: skip
+    """The metric after the last epoch against the batch, at the best setting of each.
+
+    The runs and settings are those of `along_best`.
+    """
+    frame = points(compared.runs, metric.name, ["global_batch", *best.columns])
+    sheet, places = Sheet.new(width, ax), [*frame["global_batch"]]
+    BATCHES.draw(sheet.panels[0], places)
+    (mark,), lane = style.ordered_marks(1), Lane(places)
+    draw_points(sheet.panels[0], frame, "global_batch", mark=mark, lane=lane)
+    note = reading_note(frame) + limit_values(sheet.panels, frame, metric)
+    sheet.label(BATCHES.label_of(compared.runs), style.value_label(metric))
+    title = f"{style.title_word(metric)} at the best setting of each batch: {compared.title}"
+    return sheet.finish(frame, title, [compared.about, best.caption, note])
 
 
 #: What a note says where bars leave the panel.

@@ -259,7 +259,7 @@ def test_a_figure_grows_with_its_words(runs, tmp_path, monkeypatch):
 
     paths = list(draw_all(Measured(long, simulated_curves(long, 3)), tmp_path))
 
-    assert len(paths) == 15
+    assert len(paths) == 12
 
 
 def test_a_caption_gives_three_reasons_and_counts_the_rest(runs):
