@@ -324,8 +324,14 @@ def _paper(options: argparse.Namespace) -> Iterator[str]:
     yield from map(_WROTE.format, drawn)
 
 
-def _claims(options: argparse.Namespace) -> Iterator[str]:
-    from analysis.papers.judge import judge_all, judge_paper, verdict_lines, verdict_table
+def _claims(options: argparse.Namespace) -> "Iterator[Answer | str]":
+    from analysis.papers.judge import (
+        claim_answers,
+        judge_all,
+        judge_paper,
+        verdict_lines,
+        verdict_table,
+    )
     from analysis.tables.validity import check_validity
 
     measured = read_measured(options, "step", "lr", "distance_from_start")
@@ -339,6 +345,7 @@ def _claims(options: argparse.Namespace) -> Iterator[str]:
             yield f"  {finding}"
         for verdict, words in verdict_lines(paper):
             yield f"{verdict:>14}  {words}"
+        yield from claim_answers(paper) if options.json else ()
     if options.out:
         verdict_table(judged).to_csv(options.out, index=False)
         yield _WROTE.format(options.out)
@@ -429,9 +436,9 @@ def _table(options: argparse.Namespace) -> Iterator[str]:
         yield from map(_WROTE.format, paths)
 
 
-def _tuning(options: argparse.Namespace) -> Iterator[str]:
+def _tuning(options: argparse.Namespace) -> "Iterator[Answer | str]":
     from analysis.tuning.figures import draw_tuned
-    from analysis.tuning.report import describe_studies
+    from analysis.tuning.report import answer_studies, describe_studies
     from analysis.tuning.studies import keep_trials, load_tuned
 
     largest, *others = load_tuned(options.results)
@@ -446,7 +453,8 @@ def _tuning(options: argparse.Namespace) -> Iterator[str]:
         options.metric, options.metric_mode = largest.metric.name, largest.metric.mode
         columns = ["metric_name", "config_json", *(n for n in [largest.metric.name] if n in RUNS)]
         curves = read_measured(options, "step", "examples_seen", columns=columns).curves
-    yield from describe_studies(largest, curves, options.target)
+    say_studies = answer_studies if options.json else describe_studies
+    yield from say_studies(largest, curves, options.target)
     drawn = draw_tuned(largest, curves, options.out, options.target, options.width)
     yield from map(_WROTE.format, drawn)
 

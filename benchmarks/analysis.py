@@ -1,6 +1,10 @@
 """From 10,000 runs by 90 epochs on disk to the accuracy-versus-batch figure, and plain pandas.
 
     python -m benchmarks.analysis [--runs 10000] [--epochs 90] [--folder FOLDER] [--files swept]
+    python -m benchmarks.analysis --commands --runs 100000 --epochs 20
+
+With --commands: what `sweeper analysis` takes for its table, estimates, figures, report and what to
+run next. The runs are 20 points of as many seeds as that makes, with whole configs.
 
 The files are as a sweep leaves them (swept: merged, 500 runs in each), all in one (merged), or one
 for each run and table (small), as they are until they are merged.
@@ -8,10 +12,12 @@ Each measurement is a fresh process, imports included; memory is the process's p
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 BATCHES = [3840, 7680, 15360, 23040, 30720]
@@ -28,6 +34,8 @@ def generate(folder: Path, num_runs: int, epochs: int, files: str) -> None:
         write_results,
     )
 
+    from analysis.decide.command import complete_config
+
     runs = simulated_runs(
         BATCHES,
         WARMUPS,
@@ -36,6 +44,8 @@ def generate(folder: Path, num_runs: int, epochs: int, files: str) -> None:
         noise=0.002,
         rng=np.random.default_rng(0),
     )
+    whole = [json.dumps(complete_config(json.loads(c)), sort_keys=True) for c in runs.config_json]
+    runs["config_json"] = whole
     curves = simulated_curves(runs, epochs)
     if files == "small":
         write_results(folder, runs, curves)
@@ -74,6 +84,27 @@ WAYS = {
 }
 
 
+def command(words: str, folder: Path) -> None:
+    """A command of `sweeper analysis`, whose files go into a new folder."""
+    from analysis.cli import main as analyse
+
+    out = tempfile.mkdtemp()
+    if analyse([word.format(folder=folder, out=out) for word in words.split()]):
+        sys.exit(f"{words} failed")
+
+
+COMMANDS = {
+    words.split()[0]: partial(command, words)
+    for words in (
+        "table {folder} --out {out}",
+        "estimates {folder}",
+        "figures {folder} --out {out}",
+        "report {folder} --out {out}/report.html",
+        "next {folder}",
+    )
+}
+
+
 def _peak_gib() -> float:
     # Not ru_maxrss: Linux hands the parent's peak on to a child that it execs.
     status = Path("/proc/self/status").read_text()
@@ -87,11 +118,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=90)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--files", choices=("swept", "merged", "small"), default="swept")
-    parser.add_argument("--way", choices=WAYS)
+    parser.add_argument("--commands", action="store_true")
+    parser.add_argument("--way", choices=WAYS | COMMANDS)
     options = parser.parse_args()
     if options.way:
         began = time.perf_counter()
-        WAYS[options.way](options.folder)
+        (WAYS | COMMANDS)[options.way](options.folder)
         seconds = time.perf_counter() - began
         busy = time.process_time()
         print(
@@ -102,8 +134,8 @@ def main() -> None:
     folder = (options.folder or Path(tempfile.mkdtemp())).absolute()
     if not (folder / "runs").is_dir():
         generate(folder, options.runs, options.epochs, options.files)
-    for way in WAYS:
-        command = [
+    for way in COMMANDS if options.commands else WAYS:
+        words = [
             sys.executable,
             "-m",
             "benchmarks.analysis",
@@ -112,7 +144,7 @@ def main() -> None:
             "--folder",
             str(folder),
         ]
-        subprocess.run(command, check=True, cwd=Path(__file__).parents[1])
+        subprocess.run(words, check=True, cwd=Path(__file__).parents[1])
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def _propose_for_contrasts(
 def _propose_for_exponent(claim: OpenClaim, blank: Proposal) -> Proposal:
     """A longer grid where that is what lacks: how many seeds would decide it is not predicted."""
     rows = pd.concat([arm.runs for arm in claim.arms])
-    edges = find_optimum_edges(rows, "warmup", "warmup_epochs", claim.metric)
+    edges = find_optimum_edges(rows, "warmup_epochs", claim.metric)
     if at_edge := [edge for edge in edges if edge.is_upper]:
         found = propose_longer_grid(at_edge)
         return replace(found, question=blank.question, now=UNKNOWN, expected=UNKNOWN)

@@ -9,19 +9,14 @@ import pandas as pd
 from analysis.decide.arms import Arm, config_from_row
 from analysis.decide.command import Config
 from analysis.decide.proposal import Proposal, propose_runs
+from analysis.stats.best_setting import choose_settings
 from analysis.stats.breaking_batch import breaking_batch
-from analysis.stats.optimum import best_lrs, best_warmups
+from analysis.stats.optimum import best_settings
 from analysis.stats.replicates import make_rng
 from analysis.tables.metric import ACCURACY, Measured, Metric
+from analysis.tables.settings import comparable_settings
 from analysis.tables.validity import upper_edges
-from analysis.tables.which_runs import (
-    comparable_rates,
-    ended_runs,
-    finished_runs,
-    most_frequent_rule,
-    most_frequent_warmup,
-    runs_at_best_warmup,
-)
+from analysis.tables.which_runs import BREAKING, ended_runs, finished_runs, negligible_margin
 from sweeper.spec.run_spec import read_run_spec
 
 _FEW_DRAWS = 400
@@ -54,30 +49,41 @@ class Edge:
         return list(self.arms.values())[-1 if self.is_upper else 0]
 
 
+#: Settings whose grid may be extended, and the key that does it.
+_KEYS = {"warmup_epochs": "warmup", "peak_lr": "base_lr"}
+
+
 def find_edges(measured: Measured) -> list[Edge]:
     """Best warmups, best rates and breaking batches that lie at or beyond an end of the grid."""
     metric, runs = measured.metric, measured.runs_with_metric
     if not len(finished_runs(runs, metric)):
         return []
-    one_rule, rates = most_frequent_rule(runs), most_frequent_warmup(comparable_rates(runs))
+    tuned, columns = comparable_settings(runs)
+    best = choose_settings(tuned, columns, metric)
     found = [
-        *find_optimum_edges(one_rule, "warmup", "warmup_epochs", metric),
-        *find_optimum_edges(rates, "base_lr", "peak_lr", metric),
+        edge
+        for column in columns
+        if column in _KEYS
+        for edge in find_optimum_edges(best.keep_others(tuned, column), column, metric)
     ]
-    if (best := runs_at_best_warmup(one_rule, metric)) is None:
+    finished = finished_runs(best.runs, metric)
+    if finished["global_batch"].nunique() < 2:
         return found
-    at_warmup, _, margin, _ = best
-    if not isfinite(breaking_batch(at_warmup, make_rng(), margin, _FEW_DRAWS, metric).value):
-        arms = _arms_by_value(at_warmup, "batch", "global_batch")
+    smallest = finished[finished["global_batch"] == finished["global_batch"].min()][metric.name]
+    margin, _ = negligible_margin(metric, BREAKING, smallest, finished[metric.name])
+    if margin and not isfinite(
+        breaking_batch(best.runs, make_rng(), margin, _FEW_DRAWS, metric, best.price).value
+    ):
+        arms = _arms_by_value(best.runs, "batch", "global_batch")
         largest = int(max(arms))
         found.append(Edge("batch", largest, is_upper=True, arms=arms, metric=metric))
     return found
 
 
-def find_optimum_edges(runs: pd.DataFrame, key: str, column: str, metric: Metric) -> Iterator[Edge]:
+def find_optimum_edges(runs: pd.DataFrame, column: str, metric: Metric) -> Iterator[Edge]:
     """Batches whose best setting is not inside the grid; a best warmup of 0 is no edge."""
-    find = best_warmups if key == "warmup" else best_lrs
-    table = find(runs, make_rng(), draws=_FEW_DRAWS, metric=metric).table()
+    key = _KEYS[column]
+    table = best_settings(runs, column, make_rng(), _FEW_DRAWS, metric).table()
     rising = {batch for batch, _, _ in upper_edges(runs, metric)} if key == "warmup" else set()
     for row in table.to_dict("records"):
         arms = _arms_by_value(runs[runs["global_batch"] == row["global_batch"]], key, column)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from analysis.papers.claim import (
     settle_verdicts,
 )
 from analysis.papers.paper import nearest_runs, place_runs
+from analysis.stats.answer import Answer
 from analysis.stats.contrasts import ONE_SIDED
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
 from analysis.tables.validity import ARM, confounds, same_arms, upper_edges
@@ -143,11 +144,35 @@ def describe_verdict(verdict: Verdict, family: int = 1) -> str:
         corrected = f"{verdict.p_corrected:.2g} corrected for {several(family, 'claim')}"
         corrected += f" and {verdict.num_looks} looks" if verdict.num_looks > 1 else ""
         parts.append(f"p = {verdict.p:.2g}, {corrected} (one-sided, {ONE_SIDED:g} decides)")
-    if verdict.seeds_needed > 0:
-        about = "1,000 or more" if verdict.seeds_needed >= 1000 else f"about {verdict.seeds_needed}"
-        amount = f"{scale * verdict.seeds_for:.3g} {unit}"
-        parts.append(f"with {about} seeds per point {amount} would be decided 4 times in 5")
-    return "; ".join(filter(None, [*parts, verdict.why]))
+    return "; ".join(filter(None, [*parts, _describe_seeds(verdict), verdict.why]))
+
+
+def _describe_seeds(verdict: Verdict) -> str:
+    """The seeds with which a verdict would be decided; empty if that is not known."""
+    if verdict.seeds_needed <= 0:
+        return ""
+    scale, unit = (100, "points") if verdict.unit == "accuracy" else (1, verdict.unit)
+    about = "1,000 or more" if verdict.seeds_needed >= 1000 else f"about {verdict.seeds_needed}"
+    amount = f"{scale * verdict.seeds_for:.3g} {unit}"
+    return f"with {about} seeds per point {amount} would be decided 4 times in 5"
+
+
+def claim_answers(judged: Judged) -> Iterator[Answer]:
+    """Each claim as a question; the effect is as stated, in the unit of the metric."""
+    family = sum(not np.isnan(v.p) for v in judged.verdicts)
+    for v in judged.verdicts:
+        yield Answer(
+            name="claim",
+            question=v.text,
+            words=f"{v.verdict}: {describe_verdict(v, family)}",
+            value=v.effect, low=v.low, high=v.high, unit=v.unit,
+            settings={
+                "paper": judged.paper, "where": v.where, "verdict": v.verdict, "p": v.p,
+                "p_corrected": v.p_corrected, "seeds": v.num_seeds,
+            },
+            next=(_describe_seeds(v) or v.why) if v.is_open else "",
+            is_answered=not v.is_open,
+        )  # fmt: skip
 
 
 def _judge_valid(

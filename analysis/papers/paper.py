@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from itertools import product
 
 import pandas as pd
 
 from analysis.papers.claim import Claim, Point, point_masks
+from analysis.stats.best_setting import choose_settings
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable, stored_configs
-from analysis.tables.metric import ACCURACY, Metric
+from analysis.tables.metric import ACCURACY, LOSS, Metric
+from analysis.tables.settings import comparable_settings
 from analysis.tables.which_runs import ended_runs
 
 IMAGENET_EXAMPLES = 1_281_167
@@ -169,8 +171,26 @@ def nearest_batch(batch: float, grid: Sequence[int]) -> int | None:
 
 
 def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
-    """The comparable runs of which most are on the paper's grid."""
-    return max(group_comparable(runs), key=lambda group: len(place_runs(group.runs, paper)))
+    """The comparable runs of which most are on the paper's grid.
+
+    Where rates or further settings were tried at its points, each point is at its best one.
+    """
+    nearest = max(group_comparable(runs), key=lambda group: len(place_runs(group.runs, paper)))
+    tuned, columns = comparable_settings(runs)
+    at_point = ["warmup_epochs", "lr_rule"]
+    metric = ACCURACY if tuned[ACCURACY.name].notna().any() else LOSS
+    tried = tuned.groupby([*at_point, "global_batch"])[columns].nunique().max()
+    further = [name for name in columns if tried[name] > 1]
+    if not further or not tuned[metric.name].notna().any():
+        return nearest
+    parts = [choose_settings(rows, further, metric).runs for _, rows in tuned.groupby(at_point)]
+    best = pd.concat(parts)
+    names = ["paper_batch", "paper_warmup", "lr_rule"]
+    counts = [len(place_runs(of, paper)[names].drop_duplicates()) for of in (best, nearest.runs)]
+    if counts[0] < counts[1]:
+        return nearest
+    about = "; ".join(filter(None, [nearest.about, f"each point at its best {', '.join(further)}"]))
+    return replace(nearest, runs=best, about=about)
 
 
 def own_point(point: Point, paper: Paper, like: pd.Series) -> tuple[int, float]:

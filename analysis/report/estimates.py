@@ -131,10 +131,13 @@ def _estimate_exponents(
 
 def _describe_growth(name: str, question: str, optima: Optima) -> Answer:
     table, found = optima.table(), exponent(optima)
-    text = format_estimate(found)
-    words = _capitalize(
-        f"As batch to the power {text}." if found.value == found.value else f"{text}."
-    )
+    if found.has_interval and not np.isfinite([found.low, found.high]).any():
+        note = f"; {found.note}" if found.note else ""
+        seeds = several(found.num_seeds, "seed")
+        words = f"These runs do not determine it ({found.value:.2g} by the fit, {seeds}){note}."
+    else:
+        start = "" if np.isnan(found.value) else "As batch to the power "
+        words = _capitalize(f"{start}{format_estimate(found)}.")
     settings = {
         f"{row['global_batch']:.0f}": [row["best"], row["low"], row["high"]]
         for row in table.to_dict("records")
@@ -221,8 +224,8 @@ def _estimate_critical(measured: Measured, target: float | None) -> list[Answer]
     if a batch has several lengths.
     """
     runs, curves, metric = ended_runs(measured.runs), measured.curves, measured.metric
-    if not runs[metric.name].notna().any():
-        return unanswered(f"Not measured: these runs have no {metric.word}.", "", {})
+    if not (runs[metric.name].notna().any() and curves["run_id"].isin(runs["run_id"]).any()):
+        return unanswered(f"Not measured: these runs have no curves of {metric.word}.", "", {})
     is_steady = steady_part(runs, curves)
     counts = is_steady[curves["run_id"].isin(runs["run_id"])]
     if not counts.all() and runs.groupby("global_batch")["epochs"].nunique().max() > 1:
@@ -268,8 +271,13 @@ def _estimate_distance(
     question = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
     rows: list[dict[str, Any]] = []
     parts: list[str] = []
+    point = ["global_batch", "warmup_epochs"]
+    of_points = dict([*curves.merge(runs[["run_id", *point]]).groupby(point)])
     for batch, at_batch in runs.groupby("global_batch"):
-        series = {w: constant_rate(g, curves) for w, g in at_batch.groupby("warmup_epochs")}
+        series = {
+            w: constant_rate(g, of_points.get((batch, w), curves.iloc[:0]))
+            for w, g in at_batch.groupby("warmup_epochs")
+        }
         warmup = max(series, key=lambda w: len(series[w]))
         if not len(series[warmup]):
             continue

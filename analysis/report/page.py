@@ -22,9 +22,9 @@ from analysis.figures.points import points, reading_note
 from analysis.papers.judge import judge_all, verdict_lines
 from analysis.report.estimates import estimate_all
 from analysis.tables.comparable_runs import (
+    distinct_configs,
     group_comparable,
     select_runs_where,
-    stored_configs,
     warmup_unit,
 )
 from analysis.tables.load import read_curves, read_runs
@@ -207,7 +207,7 @@ def _values(values: pd.Series, digits: int = _DIGITS) -> list[Any]:
 
 def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
     """What all configs share, and a column for each setting in which they differ."""
-    configs = stored_configs(runs)
+    places, configs = distinct_configs(runs)
     leaves = [config.settings for config in configs]
     names = list(dict.fromkeys(name for leaf in leaves for name in leaf))
     common = {
@@ -218,7 +218,7 @@ def _configs(runs: pd.DataFrame) -> tuple[dict[str, Any], pd.DataFrame]:
     own = [n for n in names if n in scientific and n not in common and n not in known]
     columns = {n: pd.Series([leaf.get(n) for leaf in leaves]) for n in own}
     texts = {n: c if pd.api.types.is_numeric_dtype(c) else c.map(str) for n, c in columns.items()}
-    return common, pd.DataFrame(texts, index=runs.index)
+    return common, pd.DataFrame(texts).reindex(places).set_axis(runs.index)
 
 
 def _logs(runs: pd.DataFrame) -> dict[str, str]:

@@ -17,6 +17,7 @@ from analysis.stats.best_setting import BestSettings, along_best
 from analysis.stats.replicates import format_share, validation_size
 from analysis.tables.comparable_runs import (
     ComparableRuns,
+    distinct_configs,
     example_unit,
     file_name,
     group_comparable,
@@ -216,13 +217,16 @@ def _describe_columns(frame: pd.DataFrame, runs: pd.DataFrame) -> str:
 
 def _describe_fixed(runs: pd.DataFrame) -> str:
     """The settings that all runs share and that can change a result, as typed."""
-    unique = runs[["config_json", "micro_batch", "world_size"]].drop_duplicates()
-    configs = unique.fillna({"config_json": "{}"}).itertuples(index=False)
+    layout = ["micro_batch", "world_size"]
+    config, _ = distinct_configs(runs)
+    unique = runs.assign(config=config).drop_duplicates(["config", *layout])
+    configs = unique[["config_json", *layout]].fillna({"config_json": "{}"}).itertuples(index=False)
     first, *others = [words(with_known_spans(json.loads(text), *of)) for text, *of in configs]
     shared = {
         key: value
         for key, (value, _) in first.items()
         if value != "null" and all(other.get(key, ("",))[0] == value for other in others)
+        if key != "seed" or runs["seed"].nunique() < 2
     }
     own = {f"{group}._target_": name for group, name in shared.items()}  # the group names it
     parts = [f"{key}={value}" for key, value in shared.items() if own.get(key) != value]

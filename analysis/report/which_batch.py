@@ -25,9 +25,6 @@ _FEW = "Not run: two or more batches whose runs all finished are needed."
 #: An epoch that is faster by less than this is not said to be faster.
 _FASTER = 1.05
 
-#: Settings of which a batch may have a grid, and values that make one.
-_GRIDS, _FEWEST_VALUES = ("warmup_epochs", "base_lr"), 3
-
 
 def compare_batches(
     runs: pd.DataFrame, metric: Metric, price: Mapping[int, float] | None = None
@@ -131,13 +128,10 @@ def advise_batch(
     chosen = within[~is_slow].nlargest(1, "global_batch").iloc[0]
     batch = int(chosen["global_batch"])
     here = runs[runs["global_batch"] == batch]
-    ends = {name: end for name in _GRIDS if (end := _end_of_grid(here[name], chosen.get(name)))}
-    names = {"warmup_epochs": "warmup"}
     parts = [
         _name_setting(chosen, runs),
         _describe_loss(chosen, table, metric) + _describe_speed(chosen, within, table),
         _describe_shown(chosen, every, margin, metric),
-        *(f"Its {names.get(name, name)} is the {end} that was run" for name, end in ends.items()),
         *_describe_lost(runs, every),
     ]
     words = f"{'. '.join(filter(None, parts))}."
@@ -155,7 +149,6 @@ def advise_batch(
         "warmup": chosen["warmup_epochs"], "warmup_unit": warmup_unit(runs),
         "lr_rule": chosen["lr_rule"], "base_lr": here["base_lr"].iloc[0], "margin": margin,
         "loss": chosen["loss"], "loss_low": chosen["at_least"], "loss_high": chosen["at_most"],
-        "at_end_of_grid": [*ends],
     }  # fmt: skip
     settings |= {"base_lr": chosen["base_lr"]} if "base_lr" in chosen else {}
     return replace(
@@ -165,22 +158,12 @@ def advise_batch(
         low=open_ones.min() if is_known else np.nan,
         high=open_ones.max() if is_known else np.nan,
         settings=settings,
-        next=_next_step(ends, chosen, margin),
+        next=_next_step(chosen, margin),
         table=_label_columns(every, metric, warmup_unit(runs)),
     )
 
 
-def _end_of_grid(values: pd.Series, chosen: float | None) -> str:
-    """Which end of its grid a setting is at; empty if at none. A warmup of 0 has none below it."""
-    grid = sorted({*values.dropna()})
-    if chosen is None or len(grid) < _FEWEST_VALUES:
-        return ""
-    return {grid[-1]: "largest", grid[0]: "smallest" * (grid[0] > 0)}.get(chosen, "")
-
-
-def _next_step(ends: Mapping[str, str], chosen: pd.Series, margin: float) -> str:
-    if ends:
-        return "Extend the grid: sweeper analysis next names the runs."
+def _next_step(chosen: pd.Series, margin: float) -> str:
     if not chosen["at_most"] <= margin:
         return "Run more seeds of each batch: sweeper analysis next names them."
     return ""

@@ -26,7 +26,7 @@ class Answer:
         unit: of all three.
         settings: what the answer holds for, and how its words are meant (`definition`).
         next: the command or step that would say more; empty if nothing is open.
-        is_answered: whether there is an answer without a bound, such as a verdict.
+        is_answered: whether there is a verdict; None if a bound is what makes an answer.
         table: rows behind the answer.
     """
 
@@ -39,7 +39,7 @@ class Answer:
     unit: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     next: str = ""
-    is_answered: bool = False
+    is_answered: bool | None = None
     table: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @classmethod
@@ -53,7 +53,9 @@ class Answer:
     @property
     def has_answer(self) -> bool:
         """Whether there is a verdict, or a bound on one side or both."""
-        return self.is_answered or bool(np.isfinite([self.low, self.high]).any())
+        if self.is_answered is not None:
+            return self.is_answered
+        return bool(np.isfinite([self.low, self.high]).any())
 
     def text(self) -> str:
         """The question, the words below it, and the rows behind them."""

@@ -60,6 +60,12 @@ class BestSettings:
         without = ~runs["global_batch"].isin(self.chosen["global_batch"])
         return runs[keys[0].isin(keys[1]) | without]
 
+    def keep_others(self, runs: pd.DataFrame, column: str) -> pd.DataFrame:
+        """Of these runs, those that are at the chosen settings but for one of them."""
+        by = ["global_batch", *(name for name in self.columns if name != column)]
+        chosen = pd.MultiIndex.from_frame(self.chosen[by].drop_duplicates())
+        return runs[pd.MultiIndex.from_frame(runs[by]).isin(chosen)]
+
     def describe(self, answer: Answer) -> Answer:
         """An answer that names the settings it is for, and those at an end of what was tried."""
         if not self.columns:
@@ -71,11 +77,14 @@ class BestSettings:
             f"{row['global_batch']:.0f}": {_NAMES.get(c, c): row[c] for c in self.columns}
             for row in rows.to_dict("records")
         }
-        answer = replace(answer, settings={**answer.settings, "chosen": settings})
-        if not (ends := _describe_ends(rows)):
+        at_end = rows.loc[rows["at_end"] != "", "at_end"].unique()
+        more = {"chosen": settings, "at_end_of_grid": [_NAMES.get(name, name) for name in at_end]}
+        answer = replace(answer, settings={**answer.settings, **more})
+        if not len(at_end):
             return answer
         step = "Extend the grid: sweeper analysis next names the runs."
-        return replace(answer, words=f"{answer.words} {ends}", next=answer.next or step)
+        words = f"{answer.words} {_describe_ends(rows)}"
+        return replace(answer, words=words, next=step)
 
 
 def along_best(runs: pd.DataFrame, metric: Metric) -> tuple[ComparableRuns, BestSettings] | None:

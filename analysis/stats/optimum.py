@@ -1,6 +1,6 @@
 """The best warmup or learning rate at each batch, and how it grows with the batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -164,8 +164,14 @@ def fit_optima(
     lost = pd.Series(dtype=float) if lost is None else lost
     found = collect_points(cells, column, metric.sign, lost, others)
     response = fit_response(found[0], rng, draws) if found else None
+    offset = offset_of(column)
     if response and not response.is_rejected:
-        return optima_of(response, cells.num_seeds, rng, draws)
+
+        def settings(places: Array) -> Array:
+            with np.errstate(over="ignore"):  # a best far beyond the grid is at infinity
+                return np.maximum(np.exp(places) - offset, 0.0)
+
+        return optima_of(response, cells.num_seeds, rng, draws, settings)
     for name in others:
         cells = cells.keep(cells.points[name] == cells.points[name].mode()[0])
     several_seeds, left_out = cells.drop_single()
@@ -247,8 +253,16 @@ def further_columns(settings: Sequence[Array], batches: Array) -> Array:
     return np.stack(columns, axis=1) if columns else np.empty((len(batches), 0))
 
 
-def optima_of(response: Response, num_seeds: int, rng: np.random.Generator, draws: int) -> Optima:
+def optima_of(
+    response: Response,
+    num_seeds: int,
+    rng: np.random.Generator,
+    draws: int,
+    settings: Callable[[Array], Array],
+) -> Optima:
     """The best of each batch by one response, and how far it depends on the shape.
+
+    `settings` are those of places on the scale of the response.
 
     Between settings the shape is not seen, so a best is known to a quarter of their distance at
     most. With fewer than five settings, or without replicates, it lies between the settings beside
@@ -266,10 +280,6 @@ def optima_of(response: Response, num_seeds: int, rng: np.random.Generator, draw
         ends[:, :, i] = [u[0], u[-1]], beside if is_coarse else near
     cut = [fit_response(part, rng, draws) for part in cut_ends(points)]
     spread = [response.draws, *(fit.draws for fit in cut if fit)]
-
-    def settings(places: Array) -> Array:
-        with np.errstate(over="ignore"):  # a best far beyond the grid is at infinity
-            return np.maximum(np.exp(places) - points.offset, 0.0)
 
     return Optima(
         batches=response.batches,

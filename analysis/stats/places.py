@@ -20,7 +20,7 @@ def lowest(sums: Array, grid: Array) -> tuple[Array, Array]:
     rows = np.arange(len(sums))
     inner = np.clip(best, 1, len(grid) - 2)
     left, mid, right = (sums[rows, inner + d] for d in (-1, 0, 1))
-    # an inner least value bends more than a quarter of its slope: this is for those at an end
-    bend = np.maximum(left - 2 * mid + right, np.abs(left - right) / 4 + np.finfo(float).tiny)
-    shift = np.clip(0.5 * (left - right) / bend, -1, 1) * (grid[1] - grid[0])
+    bend = np.maximum(left - 2 * mid + right, np.finfo(float).tiny)
+    with np.errstate(over="ignore"):  # no bend at all: the clip has it
+        shift = np.clip(0.5 * (left - right) / bend, -1, 1) * (grid[1] - grid[0])
     return sums[rows, best], np.where(best == inner, grid[inner] + shift, grid[best])

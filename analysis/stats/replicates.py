@@ -396,7 +396,9 @@ def validation_size(accuracies: Array) -> int | None:
     A divisor of the true number if all counts share it, which makes the binomial error larger.
     """
     sizes = np.arange(1, _MOST_EXAMPLES + 1)
-    for share in np.unique(accuracies[~np.isnan(accuracies)]):
+    for share in pd.unique(accuracies[~np.isnan(accuracies)]):
+        if not len(sizes):
+            return None
         counts = sizes * share
         sizes = sizes[np.abs(counts - np.round(counts)) < 1e-9]
     return int(sizes[0]) if len(sizes) and sizes[0] >= _FEWEST_EXAMPLES else None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 from scipy.linalg import null_space
@@ -485,6 +486,10 @@ def _law(points: Points, at: float) -> Shifts:
 def _settle(points: Points, law: Shifts, departure: float) -> Fitter | None:
     """Weights of points that may depart from the common shape by a fraction; None if too few."""
     weights = np.where(points.is_bound, 0.0, points.counts)
+    if departure:  # at first by what was measured: a few that are far off would bend any shape
+        below = pd.Series(points.measured).groupby(points.groups).transform("max").to_numpy()
+        below = below - points.measured
+        weights = weights / (1 + (below / max(float(np.median(below)), 1e-300)) ** 2)
     fitter = Fitter(points, weights)
     shifts = law(EXPONENTS[::4, None])
     for _ in range(_ROUNDS if departure or points.is_bound.any() else 1):

@@ -44,7 +44,7 @@ def to_target(
         fell before the target. Of a run that finished and has no curve, whose file may be damaged,
         this is not known: it is left out.
     """
-    has_curve = runs["run_id"].isin(curves.loc[curves[metric.name].notna(), "run_id"])
+    has_curve = runs["run_id"].isin(curves.loc[curves[metric.name].notna(), "run_id"].unique())
     ended = runs[(runs["outcome"] == "diverged") | (has_curve & (runs["outcome"] == "finished"))]
     joined = ended.merge(first_reached(curves, target, metric), on="run_id", how="left")
     return mark_falls(joined.assign(reached_target=joined["steps_to_target"].notna()), curves)

@@ -6,13 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import lru_cache, wraps
 from itertools import product
 from typing import Any, Never
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from sweeper.spec.identity import scientific_part, with_spans
+from sweeper.spec.identity import MICRO, scientific_part, with_spans
 from sweeper.spec.sentences import did_you_mean, is_same_value, several
 
 
@@ -21,7 +23,7 @@ class StoredConfig:
     """The config recorded in a run's row.
 
     Attributes:
-        settings: every setting by its dotted name.
+        settings: every setting by its dotted name, but the seed, which is a column.
         scientific: those that are not null and can change the numbers; 5 and 5.0 are the same.
         lr_rule: a rule with settings of its own, as `power exponent=0.7`; empty for a rule without.
         milestones: where the schedule lowers the rate, if that is said in epochs [epochs].
@@ -34,8 +36,21 @@ class StoredConfig:
 
 
 def stored_configs(runs: pd.DataFrame) -> list[StoredConfig]:
-    """The config of each run."""
-    return [_parse(text) for text in runs["config_json"].fillna("{}")]
+    """The config of each run; runs that differ in nothing but the seed share one."""
+    places, configs = distinct_configs(runs)
+    return [configs[place] for place in places]
+
+
+def distinct_configs(runs: pd.DataFrame) -> tuple[NDArray[np.intp], list[StoredConfig]]:
+    """The place of each run's config among the distinct ones, and these.
+
+    Configs that differ in nothing but the seed are one: a folder of many seeds has few.
+    """
+    texts = runs["config_json"].fillna("{}").astype("str")
+    seedless = texts.str.replace(_SEED, _NO_SEED, n=1, regex=True)
+    has_another = seedless.str.count(_SEED) > 1  # in a group, where it is a setting
+    places, distinct = pd.factorize(texts.where(has_another, seedless))
+    return places, [_parse(text) for text in distinct]
 
 
 def with_known_spans(settings: dict[str, Any], micro_batch: float, ranks: float) -> dict[str, Any]:
@@ -45,8 +60,12 @@ def with_known_spans(settings: dict[str, Any], micro_batch: float, ranks: float)
     return with_spans(settings, int(micro_batch), 1 if pd.isna(ranks) else int(ranks))
 
 
+_SEED, _NO_SEED = r'"seed": \d+', '"seed": 0'
+
+
+@lru_cache(maxsize=2**16)
 def _parse(text: str) -> StoredConfig:
-    config = json.loads(text)
+    config = {name: value for name, value in json.loads(text).items() if name != "seed"}
     leaves = _leaves(scientific_part(config))
     scientific = {name: value for name, value in leaves if value is not None}
     settings = dict(_leaves(config))
@@ -178,27 +197,35 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         The largest group first. If warmups are given in steps or examples, `warmup_epochs` is in
         these, so that it is the same at all batches: `warmup_unit`.
     """
-    configs = stored_configs(runs)
-    shown = [c.lr_rule or name for c, name in zip(configs, runs["lr_rule"], strict=True)]
-    runs = runs.assign(lr_rule=pd.Series(shown, index=runs.index, dtype="str"))
+    places, configs = distinct_configs(runs)
+    if any(rules := [c.lr_rule for c in configs]):
+        shown = [rules[place] or name for place, name in zip(places, runs["lr_rule"], strict=True)]
+        runs = runs.assign(lr_rule=pd.Series(shown, runs.index, dtype="str"))
     if any(units := [c.settings.get("warmup_unit") for c in configs]):
         given = [c.settings["warmup"] if u else None for c, u in zip(configs, units, strict=True)]
-        given = pd.Series(given, runs.index, dtype=float).fillna(runs["warmup_epochs"])
-        runs = runs.assign(warmup_epochs=given, warmup_unit=pd.Series(units, runs.index))
+        given = pd.Series(given, dtype=float).take(places).set_axis(runs.index)
+        units = pd.Series(units).take(places).set_axis(runs.index)
+        runs = runs.assign(warmup_epochs=given.fillna(runs["warmup_epochs"]), warmup_unit=units)
     settings = [
         {n: v for n, v in c.scientific.items() if n not in axes and n.split(".")[0] not in axes}
         for c in configs
     ]
-    keys = _keys(settings, runs)
-    layouts = zip(settings, runs["micro_batch"], runs["world_size"], strict=True)
-    spanned = [with_known_spans(*layout) for layout in layouts]
-    if any(differ := _differ_in_spans(_keys(spanned, runs), keys, runs["global_batch"])):
-        both = zip(settings, spanned, differ, strict=True)
-        settings = [known if is_split else s for s, known, is_split in both]
-        keys = _keys(settings, runs)
-    by_key = dict(zip(keys, settings, strict=True))
+    texts = list(map(_key, settings))
+    by_key = dict(zip(texts, settings, strict=True))
+    keys = pd.Series(pd.Categorical(texts).take(places), runs.index)
+    if any(own.get(name) == "micro" for own in by_key.values() for name in MICRO):
+        layout = runs[["micro_batch", "world_size"]].assign(key=keys)
+        kinds = layout.drop_duplicates()
+        known = [with_known_spans(by_key[k], *of) for *of, k in kinds.itertuples(index=False)]
+        by_key |= {_key(spanned): spanned for spanned in known}
+        spanned = layout.merge(kinds.assign(spanned=[*map(_key, known)]), "left")["spanned"]
+        spanned = spanned.set_axis(runs.index)
+        differ = _differ_in_spans(spanned, keys, runs["global_batch"])
+        keys = keys.astype("str").mask(differ, spanned)
+        by_key = {key: by_key[key] for key in keys.unique()}
     differing = _differing_keys(list(by_key.values()))
-    groups = sorted(runs.groupby(keys, sort=False), key=lambda pair: -len(pair[1]))
+    of_keys = runs.groupby(keys, sort=False, observed=True)
+    groups = sorted(of_keys, key=lambda pair: -len(pair[1]))
     found = {
         str(key): _describe(rows, {name: by_key[str(key)].get(name) for name in differing})
         for key, rows in groups
@@ -208,8 +235,8 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
     return [replace(group, name=names[key]) for key, group in found.items()]
 
 
-def _keys(settings: list[dict[str, Any]], runs: pd.DataFrame) -> pd.Series:
-    return pd.Series([json.dumps(s, sort_keys=True) for s in settings], index=runs.index)
+def _key(settings: dict[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True)
 
 
 def _differ_in_spans(spanned: pd.Series, keys: pd.Series, batches: pd.Series) -> pd.Series:
@@ -218,7 +245,7 @@ def _differ_in_spans(spanned: pd.Series, keys: pd.Series, batches: pd.Series) ->
     If BatchNorm or the loss spans a micro-batch, these are different experiments. Sizes that follow
     from the batch are not distinguished, as there is nothing else to compare at that batch.
     """
-    several_sizes = spanned.groupby([keys, batches]).transform("nunique") > 1
+    several_sizes = spanned.groupby([keys, batches], observed=True).transform("nunique") > 1
     return keys.isin(keys[several_sizes])
 
 
@@ -241,7 +268,7 @@ def _describe(runs: pd.DataFrame, differing: dict[str, Any]) -> ComparableRuns:
     title = f"{first['data']}, {first['model']}, {_describe_length(first)}"
     shown = {name: value for name, value in differing.items() if value is not None}
     about = "" if pd.isna(first["data_about"]) else str(first["data_about"])
-    sources = pd.concat([runs["code_hash"], runs["resumed_code"]]).dropna()
+    sources = {*runs["code_hash"].dropna(), *runs["resumed_code"].dropna()}
     versions = len({digest for hashes in sources for digest in str(hashes).split(",")})
     changed = f"made with {versions} versions of the project's sources" if versions > 1 else ""
     parts = [about, *(f"{n}={v}" for n, v in shown.items()), changed]

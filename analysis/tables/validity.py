@@ -93,7 +93,8 @@ def same_arms(runs: pd.DataFrame) -> list[tuple[tuple[object, ...], ...]]:
         Groups of two or more arms, each arm as its values of `ARM`.
     """
     arms = runs[runs["lr_series_hash"].notna()].drop_duplicates([*ARM, "lr_series_hash"])
-    groups = arms.groupby(["global_batch", "lr_series_hash"])[ARM]
+    of_series = ["global_batch", "lr_series_hash"]
+    groups = arms[arms.duplicated(of_series, keep=False)].groupby(of_series)[ARM]
     unique = [list(dict.fromkeys(g.itertuples(index=False, name=None))) for _, g in groups]
     return [tuple(group) for group in unique if len(group) > 1]
 
@@ -137,11 +138,13 @@ def confounds(runs: pd.DataFrame, arm: Sequence[str]) -> list[str]:
     Arms are alike in a column if their runs have the same set of values in it.
     """
     varied = [name for name in arm if len(runs[name].unique()) > 1] or list(arm[:1])
+    differing = {column: word for column, word in ALIKE.items() if len(runs[column].unique()) > 1}
     arms = [
-        (", ".join(map(_shown, key)), group) for key, group in runs.groupby(varied, dropna=False)
+        (", ".join(map(_shown, key)), group)
+        for key, group in (runs.groupby(varied, dropna=False) if differing else ())
     ]
     found: list[str] = []
-    for column, word in ALIKE.items():
+    for column, word in differing.items():
         first: dict[str, str] = {}  # for each set of values, the first arm that has it
         for name, group in arms:
             values = sorted({"none" if pd.isna(v) else _shown(v) for v in group[column].unique()})

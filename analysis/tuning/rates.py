@@ -1,52 +1,46 @@
-"""The best tuned value at each batch, by parabolas; the regret of each rule's rate."""
+"""The best tuned value at each batch, by one response; the regret of each rule's rate."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution, IntDistribution
 from scipy import stats
 
 from analysis.stats.laws import BENT, FIXED, compare_rules
-from analysis.stats.optimum import Optima
+from analysis.stats.optimum import Optima, further_columns, optima_of
 from analysis.stats.replicates import (
     DRAWS,
     LEVEL,
-    REJECTED,
     Array,
     describe_diverged,
     percentile_interval,
-    stretch,
     student_factor,
 )
+from analysis.stats.response import Points, Response, fit_response
 from analysis.tuning.studies import Tuned, best_trials, finished_trials
 
 Number = FloatDistribution | IntDistribution
 
 FEWEST_BATCHES = 3  # for a rule with a batch of its own
-FEWEST_SEEDS = 3  # studies of a batch with which seeds are resampled instead of trials
-_FEWEST = 5  # trials for a parabola; two more for each further tuned number
+FEWEST_SEEDS = 3  # studies of a batch for an interval over seeds
+_FEWEST = 5  # trials for a response; two more for each further tuned number
 
 
 def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = DRAWS) -> Optima:
-    """The best value of a tuned number at each batch, with bootstrap draws.
+    """The best value of a tuned number at each batch, with draws.
 
-    ``loss = a + sum_k (b_k u_k + c_k u_k**2)`` by least squares on the half of each study's
-    finished trials that lies nearest to the optimum, with an ``a`` for each study and ``u`` the
-    tuned numbers on the scale they were tuned on; the vertex in `key`. The nearest half has the
-    lowest losses by a first fit, to the trials with the lowest measured losses: a half chosen by
-    measured losses alone would move the vertex towards lucky trials.
-
-    If a batch has three or more studies (seeds), these are resampled. The same seeds are drawn at
-    every batch, as a seed's luck is in all its runs, and the draws are widened by `stretch`. Else
-    trials are resampled, and the interval does not include what another seed would have found.
+    One response for all batches, with a level for each study: `fit_response`. It is fitted to the
+    half of each study's trials that a first fit to all of them puts nearest to the best: a half
+    chosen by measured losses would move the best towards lucky trials. In other tuned numbers it is
+    a parabola. Trials that diverged are known to be worse than all that finished.
 
     The key is a tuned number; or peak_lr, which is the tuned rate at that batch after its rule.
 
     Returns:
-        The batches with enough finished trials; `num_seeds` is the fewest studies of a batch. There
-        are no draws, hence no intervals, if the trials reject the parabolas (`describe_misfit`).
+        The batches with enough finished trials; `num_seeds` is the fewest studies of a batch.
 
     Raises:
         ValueError: if the key was not tuned as a number.
@@ -57,46 +51,107 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         msg = f"key must be among the tuned numbers {', '.join(numbers)}; got {key}."
         raise ValueError(msg)
     ends = numbers[source]
-    rows: list[tuple[float, ...]] = []
-    draws_of: list[Array] = []
-    fitted: list[list[Half]] = []
-    done = finished_trials(tuned)
-    seed_counts: dict[int, Array] = {}  # by the number of seeds
-    for batch in sorted(done["global_batch"].dropna().unique()):
-        trials = done[done["global_batch"] == batch]
-        halves = nearest_halves(trials, numbers)
-        if not halves:
-            continue
-        count = len(halves)
-        if count >= FEWEST_SEEDS and count not in seed_counts:
-            seed_counts[count] = resample_counts(rng, count, draws)
-        best, drawn = _fit_vertex(
-            halves, list(numbers).index(source), seed_counts.get(count), rng, draws
-        )
+    trials = tuned.trials[tuned.trials["outcome"].isin(["finished", "diverged"])]
+    trials = trials[trials["global_batch"].notna() & trials[key].notna()]
+    counts = trials[trials["outcome"] == "finished"].groupby("study").size()
+    trials = trials[trials["study"].isin(counts.index[counts >= _fewest_trials(numbers)])]
+    num_seeds = int(trials.groupby("global_batch")["study"].nunique().min()) if len(trials) else 0
+    blank = np.empty(0)
+    optima = Optima(blank, blank, None, blank, blank, num_seeds, note="")
+    if not len(trials):
+        return optima
+    others = [name for name in numbers if name != source]
+    points = _points(trials, key, others, is_log=ends.log, span=ends.high - ends.low)
+    if not (first := fit_response(points, rng, 2)):
+        return optima
+    kept = _nearest_half(points, first.fit)
+    response = fit_response(points.keep(kept), rng, draws) or first
+    if num_seeds >= FEWEST_SEEDS:
+        seeds = trials["seed"].to_numpy()[kept]
+        response = _widen_by_seeds(response, points.keep(kept), seeds, rng)
+
+    def settings(places: Array) -> Array:
         with np.errstate(over="ignore"):
-            value, drawn = (np.exp(v) if ends.log else v for v in (np.array(best), drawn))
-        factor = (trials["peak_lr"] / trials[source]).median() if key == "peak_lr" else 1.0
-        rows.append((batch, *(factor * x for x in (float(value), ends.low, ends.high)), count))
-        draws_of.append(factor * drawn)
-        fitted.append(halves)
-    batches, best, low, high, counts = np.array(rows, dtype=float).reshape(-1, 5).T
-    notes = ["intervals over trials, not over seeds"] if (counts < FEWEST_SEEDS).any() else []
-    rejected = describe_misfit(fitted) if fitted else ""
-    notes += filter(None, [rejected, describe_diverged(tuned.trials)])
-    if (done.groupby(["global_batch", "study"]).size() < 1.5 * _fewest_trials(numbers)).any():
-        notes.append(
-            "few trials: the parabola goes through most of them, not through those near the best"
-        )
-    return Optima(
-        batches=batches,
-        best=best,
-        draws=np.stack(draws_of, axis=1) if rows and not rejected else None,
-        low_edge=low,
-        high_edge=high,
-        num_seeds=int(min(counts, default=0)),
-        note="; ".join(notes),
-        is_rejected=bool(rejected),
+            return np.exp(places) if ends.log else places * (ends.high - ends.low)
+
+    found = optima_of(response, num_seeds, rng, draws, settings)
+    factors = (trials[key] / trials[source]).groupby(trials["global_batch"]).median().to_numpy()
+    notes = ["intervals over trials, not over seeds"] if num_seeds < FEWEST_SEEDS else []
+    notes.append(describe_diverged(tuned.trials))
+    if (counts < 1.5 * _fewest_trials(numbers)).any():
+        notes.append("few trials: the response goes through most, not those near the best alone")
+    return replace(
+        found,
+        low_edge=factors * ends.low,
+        high_edge=factors * ends.high,
+        note="; ".join(filter(None, notes)),
+        response=response if ends.log else None,  # the power of another scale says nothing
     )
+
+
+def _widen_by_seeds(
+    response: Response, points: Points, seeds: NDArray[np.intp], rng: np.random.Generator
+) -> Response:
+    """Intervals at least as wide as fits without one of the seeds tell.
+
+    A seed may move the best at all batches, which its own trials do not show.
+
+    Source:
+        Davison & Hinkley 1997, Bootstrap Methods, section 2.7.3 (jackknife).
+    """
+    fits = [fit_response(points.keep(seeds != seed), rng, 2) for seed in np.unique(seeds)]
+    known = [fit for fit in fits if fit and len(fit.batches) == len(response.batches)]
+    if len(known) < FEWEST_SEEDS:
+        return response
+    free = len(known) - 1
+    wide = student_factor(free) * np.sqrt(free)
+    bests, exponents = (
+        np.array(v) for v in zip(*((f.best, f.exponent.value) for f in known), strict=True)
+    )
+    with np.errstate(invalid="ignore"):  # a best beyond the range is infinite
+        factor = wide * bests.std(axis=0) / np.maximum(response.draws.std(axis=0), 1e-12)
+        draws = response.best + (response.draws - response.best) * np.fmax(factor, 1.0)
+    draws = np.where(np.isfinite(draws), draws, response.draws)
+    half = float(stats.norm.ppf(0.5 + LEVEL / 2) * wide * exponents.std())
+    found = response.exponent
+    low, high = min(found.low, found.value - half), max(found.high, found.value + half)
+    return replace(response, draws=draws, exponent=replace(found, low=low, high=high))
+
+
+def _points(
+    trials: pd.DataFrame, key: str, others: Sequence[str], *, is_log: bool, span: float
+) -> Points:
+    """Trials as points; one that is far worse than most of its study counts as such."""
+    loss = trials["loss"].where(trials["outcome"] == "finished")
+    by_study = loss.groupby(trials["study"])
+    middle = by_study.transform("median")
+    worst = middle + 10 * (middle - by_study.transform("min"))
+    loss = loss.fillna(by_study.transform("max")).clip(upper=worst)
+    values = trials[key].to_numpy(float)
+    batches = trials["global_batch"].to_numpy(float)
+    return Points(
+        batches=batches,
+        places=np.log(values) if is_log else values / span,
+        measured=-loss.to_numpy(float),
+        counts=np.ones(len(trials)),
+        groups=np.unique(trials["study"], return_inverse=True)[1],
+        is_bound=(trials["outcome"] == "diverged").to_numpy(),
+        square=0.0,
+        free=0.0,
+        others=further_columns([trials[name].to_numpy(float) for name in others], batches),
+    )
+
+
+def _nearest_half(points: Points, fit: Array) -> NDArray[np.bool_]:
+    """Half of the points of each group, those with the highest fit."""
+    ranks = pd.Series(fit).groupby(points.groups).rank(ascending=False, method="first")
+    sizes = np.bincount(points.groups)[points.groups]
+    return (ranks <= np.maximum(_FEWEST, (sizes + 1) // 2)).to_numpy()
+
+
+def _fewest_trials(numbers: dict[str, Number]) -> int:
+    """Finished trials of a study that a response needs [count]."""
+    return _FEWEST + 2 * (len(numbers) - 1)
 
 
 def joint_table(optima: Optima, *, log: bool) -> pd.DataFrame:
@@ -124,165 +179,6 @@ def joint_table(optima: Optima, *, log: bool) -> pd.DataFrame:
     table.insert(4, "joint_low", ends[:, 0])
     table.insert(5, "joint_high", ends[:, 1])
     return table
-
-
-@dataclass(frozen=True, slots=True)
-class Half:
-    """The half of a study's trials that a parabola is fitted to.
-
-    Attributes:
-        places: tuned numbers on their scales, shape (trials, keys).
-        loss: shape (trials,).
-    """
-
-    places: Array
-    loss: Array
-
-
-def nearest_halves(trials: pd.DataFrame, numbers: dict[str, Number]) -> list[Half]:
-    """For each study with enough trials, in order of seed, the half that a first fit puts lowest.
-
-    The first fit is to the half with the lowest measured losses; if it has no minimum, that half is
-    returned.
-    """
-    fewest = _fewest_trials(numbers)
-
-    def lowest_half(whole: Half, loss: Array) -> Half:
-        chosen = np.argsort(loss, kind="stable")[: max(fewest, (len(loss) + 1) // 2)]
-        return Half(whole.places[chosen], whole.loss[chosen])
-
-    studies: list[Half] = []
-    for _, study in trials.groupby(["seed", "study"], sort=True, dropna=False):
-        if len(study) >= fewest:
-            values = {key: study[key].to_numpy(dtype=float) for key in numbers}
-            scaled = [np.log(v) if numbers[key].log else v for key, v in values.items()]
-            studies.append(Half(np.stack(scaled, axis=1), study["loss"].to_numpy(dtype=float)))
-    if not studies:
-        return []
-    middle, spread = _center(studies)
-    lowest = [lowest_half(study, study.loss) for study in studies]
-    left, right = _moments(lowest, middle, spread)
-    slopes, curvatures = np.split(_solve(left.sum(axis=0), right.sum(axis=0))[0], 2)
-    if not (curvatures > 0).any():
-        return lowest
-    scaled = [(study.places - middle) / spread for study in studies]
-    first_fit = [u @ slopes + u**2 @ np.maximum(curvatures, 0) for u in scaled]
-    return [lowest_half(study, loss) for study, loss in zip(studies, first_fit, strict=True)]
-
-
-def _fewest_trials(numbers: dict[str, Number]) -> int:
-    """Finished trials of a study that a parabola needs [count]."""
-    return _FEWEST + 2 * (len(numbers) - 1)
-
-
-def resample_counts(rng: np.random.Generator, count: int, draws: int) -> Array:
-    """How often each replicate is in each bootstrap draw, shape (draws, count)."""
-    return rng.multinomial(count, np.full(count, 1 / count), size=draws).astype(float)
-
-
-def _fit_vertex(
-    halves: list[Half], key: int, seed_counts: Array | None, rng: np.random.Generator, draws: int
-) -> tuple[float, Array]:
-    """Where the fitted loss is lowest in a key, and where in bootstrap draws of it.
-
-    `key` is the index of a tuned number; without counts of the seeds, trials are resampled.
-
-    Returns:
-        The vertex and those of the draws, on the scale of the places; infinite towards the lower
-        side where the parabola opens downwards.
-    """
-    middle, spread = _center(halves)
-    left, right = _moments(halves, middle, spread)
-    value = float(_vertex(left.sum(axis=0), right.sum(axis=0), key)[0])
-    if seed_counts is not None:
-        size, freedom = len(halves), len(halves) - 1
-        found = _vertex(np.tensordot(seed_counts, left[:, 0], 1), seed_counts @ right[:, 0], key)
-    else:
-        size = sum(len(half.loss) for half in halves)
-        freedom = max(1, size - 2 * len(middle) - len(halves))
-        counts = [resample_counts(rng, len(half.loss), draws) for half in halves]
-        left, right = _moments(halves, middle, spread, counts)
-        found = _vertex(left.sum(axis=0), right.sum(axis=0), key)
-    if np.isfinite(value):
-        found = value + (found - value) * stretch(size, freedom)
-    return value * spread[key] + middle[key], found * spread[key] + middle[key]
-
-
-def _center(halves: list[Half]) -> tuple[Array, Array]:
-    """Middle and spread of the places, in which the fit is well conditioned."""
-    places = np.concatenate([half.places for half in halves])
-    spread = places.std(axis=0)
-    return places.mean(axis=0), np.where(spread > 0, spread, 1.0)
-
-
-def _moments(
-    halves: list[Half], middle: Array, spread: Array, counts: Sequence[Array] | None = None
-) -> tuple[Array, Array]:
-    """Cross products of each study's terms about their means, so that its own level drops out.
-
-    `counts` has, for each study, how often each trial is in each draw, shape (draws, trials);
-    without them every trial is there once, as in a single draw.
-
-    Returns:
-        Products of the terms with each other, shape (studies, draws, terms, terms), and with the
-        loss, shape (studies, draws, terms).
-    """
-    lefts: list[Array] = []
-    rights: list[Array] = []
-    for i, half in enumerate(halves):
-        terms, loss = _center_terms(half, middle, spread, 2), half.loss - half.loss.mean()
-        weights = counts[i] if counts else np.ones((1, len(loss)))
-        mean = weights @ terms / len(loss)
-        products = np.tensordot(weights, terms[:, :, None] * terms[:, None, :], 1)
-        lefts.append(products - len(loss) * mean[:, :, None] * mean[:, None, :])
-        rights.append(weights @ (terms * loss[:, None]) - mean * (weights @ loss)[:, None])
-    return np.stack(lefts), np.stack(rights)
-
-
-def _center_terms(half: Half, middle: Array, spread: Array, powers: int) -> Array:
-    """Powers of a study's places about their means, shape (trials, terms)."""
-    u = (half.places - middle) / spread
-    terms = np.concatenate([u**k for k in range(1, powers + 1)], axis=1)
-    return terms - terms.mean(axis=0)
-
-
-def _solve(left: Array, right: Array) -> Array:
-    """Slopes, then curvatures, of each draw."""
-    return (np.linalg.pinv(left, rcond=1e-12, hermitian=True) @ right[..., None])[..., 0]
-
-
-def _vertex(left: Array, right: Array, key: int) -> Array:
-    """-inf or inf if the parabola opens downwards."""
-    slopes, curvatures = np.split(_solve(left, right), 2, axis=-1)
-    slope, curvature = slopes[:, key], curvatures[:, key]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        lowest = -slope / (2 * curvature)
-    return np.where(curvature > 0, lowest, np.where(slope > 0, -np.inf, np.inf))
-
-
-def describe_misfit(batches: Sequence[list[Half]]) -> str:
-    """Why the parabolas of all batches together are rejected; empty if they are not.
-
-    Trials have no replicates, so the scatter about a cubic stands for them: an F test of the cubic
-    terms.
-    """
-    square, square_terms, _ = np.sum([_scatter(halves, 2) for halves in batches], axis=0)
-    cubic, terms, count = np.sum([_scatter(halves, 3) for halves in batches], axis=0)
-    extra, freedom = terms - square_terms, count - terms
-    if min(extra, freedom) < 1 or cubic <= 0:
-        return ""
-    f = (square - cubic) / extra / (cubic / freedom)
-    p = float(stats.f.sf(f, extra, freedom))
-    return f"the parabola does not fit (cubic F = {f:.3g}, p = {p:.2g})" if p < REJECTED else ""
-
-
-def _scatter(halves: list[Half], powers: int) -> tuple[float, int, int]:
-    """Sum of squares about a polynomial, its number of terms, and of trials minus studies."""
-    middle, spread = _center(halves)
-    design = np.concatenate([_center_terms(half, middle, spread, powers) for half in halves])
-    loss = np.concatenate([half.loss - half.loss.mean() for half in halves])
-    fit, _, rank, _ = np.linalg.lstsq(design, loss, rcond=None)
-    return float(((loss - design @ fit) ** 2).sum()), int(rank), len(loss) - len(halves)
 
 
 def regret(tuned: Tuned, optima: Optima) -> pd.DataFrame:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from analysis.stats.answer import Answer
 from analysis.stats.doubling import describe_doubling
 from analysis.stats.laws import compare_rules
-from analysis.stats.optimum import Optima
-from analysis.stats.replicates import Estimate, make_rng
+from analysis.stats.optimum import Optima, exponent
+from analysis.stats.replicates import Estimate, format_estimate, make_rng
 from analysis.tuning.rates import FEWEST_BATCHES, joint_table, regret, tuned_optima
 from analysis.tuning.studies import Tuned, best_trials, steps_to_target, tuned_confounds
 from sweeper.spec.sentences import several
@@ -44,6 +45,35 @@ def describe_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -
         goal = f"{tuned.metric.name} {target:g}"
         yield _format(f"Fewest steps to {goal} of any trial", reached[shown])
         yield from (answer.text() for answer in describe_doubling(reached)[2])
+
+
+def answer_studies(tuned: Tuned, curves: pd.DataFrame, target: float | None) -> Iterator[Answer]:
+    """The best settings at each batch, how they grow, and the critical batch, as answers."""
+    rng, confounded = make_rng(), "; ".join(tuned_confounds(tuned))
+    refused = f"Refused: batches differ in more than the setting in question: {confounded}."
+    for key in [*(["peak_lr"] if tuned.rate else []), *tuned.numbers()]:
+        found, name = tuned_optima(tuned, key, rng), "rate" if key == "peak_lr" else key
+        rows = found.table()[["global_batch", "best", "low", "high", "note"]]
+        for batch, best, low, high, note in rows.itertuples(index=False):
+            at = Estimate(best, low, high, found.num_seeds, "", note)
+            question = f"Which {key} is best at batch {batch:,}?"
+            words = f"{key} {format_estimate(at)}."
+            settings = {"batch": batch, "setting": key}
+            yield Answer.of_estimate(f"best_{name}", question, words, at, settings=settings)
+        name, question = f"best_{name}_exponent", f"How does the best {key} grow with the batch?"
+        if confounded:
+            yield Answer(name=name, question=question, words=refused)
+        elif len(found.batches):
+            power = exponent(found)
+            words = f"As batch to the power {format_estimate(power)}."
+            yield Answer.of_estimate(name, question, words, power, settings={"setting": key})
+    if target is None:
+        return
+    if confounded:
+        question = "What is the critical batch, from tuned steps to the target?"
+        yield Answer(name="critical_batch", question=question, words=refused)
+    else:
+        yield from describe_doubling(steps_to_target(tuned, curves, target), {"target": target})[2]
 
 
 def _show_edges(optima: Optima, table: pd.DataFrame) -> pd.DataFrame:

@@ -387,3 +387,21 @@ def test_the_heading_says_that_other_runs_are_left_out():
     assert judged(runs.assign(config_json=configs)).heading.startswith(
         "McCord & Dash 2021, judged on 160 of 200 runs: Simulated, Simulated, 90 epochs."
     )
+
+
+def test_claims_are_answers_for_programs(tmp_path, capsys):
+    runs = runs_of(as_in_the_paper, seeds=3, noise=0.01)
+    write_results(tmp_path / "results", runs, simulated_curves(runs, 3))
+
+    assert main(["claims", str(tmp_path / "results"), "--paper", "mccord2021", "--json"]) == 0
+
+    answers = json.loads(capsys.readouterr().out)
+    of_runs = judge_paper("mccord2021", runs, simulated_curves(runs, 3)).verdicts
+    assert [a["settings"]["verdict"] for a in answers] == [v.verdict for v in of_runs]
+    assert {a["question"] for a in answers} == {"claim"}
+    for answer, verdict in zip(answers, of_runs, strict=True):
+        assert answer["answered"] == (verdict.verdict in ("reproduced", "contradicted"))
+        assert answer["value"] == (None if np.isnan(verdict.effect) else verdict.effect)
+        assert (answer["next"] is None) == answer["answered"]
+    undecided = [a for a in answers if not a["answered"] and a["low"] is not None]
+    assert undecided  # an interval alone decides no claim

@@ -6,8 +6,9 @@ import pytest
 from simulated_studies import simulated_curves, simulated_runs, write_results
 
 from analysis.cli import main
+from analysis.report.estimates import choose_batch
 from analysis.report.which_batch import advise_batch, compare_batches
-from analysis.tables.metric import ACCURACY
+from analysis.tables.metric import ACCURACY, Measured
 
 BATCHES, WARMUPS = (30, 60, 120), (0, 1, 5)
 
@@ -32,7 +33,6 @@ def test_the_fastest_batch_that_loses_little_is_named_with_what_is_not_excluded(
     assert "No batch is shown to lose more than 0.5 points, which takes " in words
     assert (found.value, found.low, found.high, found.unit) == (120, 30, 120, "examples")
     assert found.settings["loss_low"] < found.settings["loss"] < found.settings["loss_high"]
-    assert found.settings["at_end_of_grid"] == []
 
 
 def test_a_batch_that_is_shown_to_be_worse_is_named_and_not_advised():
@@ -57,10 +57,12 @@ def test_each_batch_is_judged_at_its_best_rate():
 
 
 def test_a_best_setting_at_an_end_of_its_grid_is_said():
-    found = advise_batch(study(3, lambda b, w: 0.9 + 0.01 * w), ACCURACY)
+    runs = study(3, lambda b, w: 0.9 + 0.01 * w)
 
-    assert "Its warmup is the largest that was run" in found.words
-    assert found.settings["at_end_of_grid"] == ["warmup_epochs"]
+    found = choose_batch(Measured(runs, pd.DataFrame()))
+
+    assert "The best is at an end of what was tried: warmup at 120." in found.words
+    assert found.settings["at_end_of_grid"] == ["warmup"]
     assert found.next.startswith("Extend the grid")
 
 

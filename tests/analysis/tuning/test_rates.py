@@ -11,7 +11,8 @@ from scipy.stats import t as student
 from test_tuning import simulated
 
 from analysis.stats.optimum import Optima
-from analysis.tuning.rates import joint_table, nearest_halves, tuned_optima
+from analysis.tuning.rates import joint_table, tuned_optima
+from analysis.tuning.studies import Tuned
 
 
 @pytest.fixture
@@ -46,26 +47,40 @@ def test_few_seeds_have_no_joint_interval(rng):
     assert table[["joint_low", "joint_high"]].isna().all(axis=None)
 
 
-def test_a_seed_is_drawn_at_all_batches_together(rng):
-    """Two batches whose trials are alike have the same draws."""
-    tuned = simulated(batches=(256,))
-    other = tuned.trials.assign(global_batch=512, study=tuned.trials["study"] + " again")
+def test_a_best_that_moves_with_the_seed_widens_the_interval(rng):
+    """At all batches alike: what trials of one seed do not show."""
+    tuned = simulated(batches=(256, 512, 1024))
+    moved = np.exp(np.random.default_rng(0).normal(scale=0.3, size=20))
+    moved = moved[tuned.trials["seed"].astype(int)]
+    trials = tuned.trials.assign(
+        base_lr=tuned.trials["base_lr"] * moved, peak_lr=tuned.trials["peak_lr"] * moved
+    )
 
-    optima = tuned_optima(replace(tuned, trials=pd.concat([tuned.trials, other])), "base_lr", rng)
+    draws = [
+        tuned_optima(t, "base_lr", rng, draws=100).draws
+        for t in (tuned, replace(tuned, trials=trials))
+    ]
 
-    assert (optima.draws[:, 0] == optima.draws[:, 1]).all()
+    plain, apart = (np.log(of).std(axis=0) for of in draws)
+    assert (apart > 2 * plain).all()
 
 
-def test_trials_that_were_lucky_do_not_draw_the_optimum_towards_them():
-    """Noise grows with the rate: the half of the lowest losses has too many of high rates."""
-    rng, rates = np.random.default_rng(0), np.linspace(-1, 1, 40)
-    loss = rates**2 + (1 + rates) * rng.standard_normal((400, 40))
-    frame = pd.DataFrame(
-        {"study": np.repeat(np.arange(400), 40), "seed": np.repeat(np.arange(400), 40),
-         "base_lr": np.tile(rates, 400), "loss": loss.ravel()}
-    )  # fmt: skip
+def test_trials_far_from_the_best_do_not_draw_it_towards_them():
+    """The loss rises steeply above the best rate, up to a thousand times what it is there."""
+    rng = np.random.default_rng(0)
+    rates = np.exp(rng.uniform(-6, 4, size=(2, 3, 40)))
+    gap = np.log(rates / np.array([0.1, 0.4])[:, None, None])
+    loss = 1 + np.where(gap < 0, 0.05 * gap**2, np.expm1(2 * np.maximum(gap, 0)) ** 2 / 40)
+    loss = np.minimum(loss, 1000) + 0.01 * rng.standard_normal(loss.shape)
+    batch = np.repeat([256, 1024], 120)
+    seed = np.tile(np.repeat(range(3), 40), 2)
+    trials = pd.DataFrame({
+        "study": [f"{b} {s}" for b, s in zip(batch, seed, strict=True)], "trial": 0,
+        "outcome": "finished", "global_batch": batch, "seed": seed, "loss": loss.ravel(),
+        "base_lr": rates.ravel(), "peak_lr": rates.ravel(),
+    })  # fmt: skip
+    space = {"base_lr": FloatDistribution(1e-3, 60, log=True)}
 
-    halves = nearest_halves(frame, {"base_lr": FloatDistribution(-1, 1)})
+    table = tuned_optima(Tuned(trials, space, "min(val_loss)", {}), "peak_lr", rng, 100).table()
 
-    assert all(len(half.loss) == 20 for half in halves)
-    assert len({tuple(half.places[:, 0]) for half in halves}) == 1
+    assert np.log(table["best"].to_numpy() / [0.1, 0.4]) == pytest.approx([0, 0], abs=0.25)

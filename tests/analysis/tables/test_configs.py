@@ -1,0 +1,49 @@
+"""The configs of many runs are read once for each that differs in more than the seed."""
+
+import json
+
+import pandas as pd
+import pytest
+from simulated_studies import simulated_runs
+
+from analysis.report.table import paper_table
+from analysis.tables import comparable_runs
+from analysis.tables.comparable_runs import group_comparable, stored_configs
+
+
+@pytest.fixture
+def runs() -> pd.DataFrame:
+    return simulated_runs([256, 512], [0, 5], 6, accuracy=lambda b, w: 0.8, noise=0.01)
+
+
+def test_seeds_cost_no_more_configs_to_read(runs, monkeypatch):
+    read = []
+    loads = json.loads
+    comparable_runs._parse.cache_clear()
+    monkeypatch.setattr(
+        comparable_runs.json, "loads", lambda text: read.append(text) or loads(text)
+    )
+
+    group_comparable(runs)
+    first = len(read)
+    stored_configs(runs)
+
+    assert len({*read}) <= 5  # four points, and the first run's length
+    assert len(read) == first
+
+
+def test_a_seed_inside_a_group_is_a_setting(runs):
+    texts = [
+        json.dumps({"optimizer": {"name": "sgd", "seed": i % 2}} | json.loads(text))
+        for i, text in enumerate(runs["config_json"])
+    ]
+
+    groups = group_comparable(runs.assign(config_json=texts))
+
+    assert [len(group.runs) for group in groups] == [12, 12]
+    assert groups[0].about.endswith("optimizer.seed=0")
+
+
+def test_one_seed_is_held_fixed_and_several_are_not(runs):
+    assert "seed=" not in paper_table(runs).settings
+    assert "seed=3" in paper_table(runs[runs["seed"] == 3]).settings
