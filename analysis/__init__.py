@@ -5,15 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from analysis.figures.curves import curve_points, draw_per_epoch
-    from analysis.figures.final import (
-        draw_against_batch,
-        draw_against_warmup,
-        draw_heat_map,
-        draw_lost_per_doubling,
-        lost_per_doubling,
-    )
-    from analysis.figures.parabolas import draw_best_rates, draw_best_warmups
+    from analysis.figures.final import draw_against_batch, draw_against_warmup, draw_heat_map
     from analysis.figures.points import points, split_by_rule
+    from analysis.figures.responses import draw_best_rates, draw_best_warmups
     from analysis.figures.sheet import Drawing, save
     from analysis.figures.target import best_reached, draw_steps_to_target
     from analysis.report.table import PaperTable, paper_table
@@ -33,20 +27,17 @@ __all__ = [
     "ACCURACY", "AXES", "LOSS", "ComparableRuns", "Drawing", "Estimate", "Metric", "PaperTable",
     "UnreadFile", "best_lrs", "best_reached", "best_warmups", "breaking_batch", "columns",
     "compare", "compare_rules", "constant_rate", "critical_batch", "curve_points", "diffusion",
-    "doubling_batch",
-    "draw_against_batch", "draw_against_warmup", "draw_best_rates", "draw_best_warmups",
-    "draw_heat_map", "draw_lost_per_doubling", "draw_per_epoch", "draw_steps_to_target",
-    "exponent", "group_comparable", "load_curves", "load_runs", "lost_per_doubling",
-    "paper_table", "points", "save", "seeds_to_see", "split_by_rule", "to_target",
-    "with_metric",
+    "doubling_batch", "draw_against_batch", "draw_against_warmup", "draw_best_rates",
+    "draw_best_warmups", "draw_heat_map", "draw_per_epoch", "draw_steps_to_target", "exponent",
+    "group_comparable", "load_curves", "load_runs", "paper_table", "points", "save",
+    "seeds_to_see", "split_by_rule", "to_target", "with_metric",
 ]  # fmt: skip
 
 #: What is imported when it is asked for, since pandas, scipy and matplotlib take seconds.
 _LATER = {
     "analysis.figures.curves": "curve_points draw_per_epoch",
-    "analysis.figures.final": "draw_against_batch draw_against_warmup draw_heat_map "
-    "draw_lost_per_doubling lost_per_doubling",
-    "analysis.figures.parabolas": "draw_best_rates draw_best_warmups",
+    "analysis.figures.final": "draw_against_batch draw_against_warmup draw_heat_map",
+    "analysis.figures.responses": "draw_best_rates draw_best_warmups",
     "analysis.figures.points": "split_by_rule points",
     "analysis.figures.sheet": "Drawing save",
     "analysis.figures.target": "best_reached draw_steps_to_target",

@@ -211,7 +211,6 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     tuning.add_argument("--target", type=float, help="objective level that counts as trained")
     frontier = add(_frontier, "time against device-hours on a cluster", results, metric, out)
     _add_frontier_options(frontier)
-    add(_predictions, "how well time and memory of runs were predicted", results)
     report = add(_report, "one interactive page that works offline", results, metric)
     report.add_argument(
         "-o", "--out", type=Path, default=Path("report.html"), help="the page (report.html)"
@@ -307,7 +306,6 @@ def _batch(options: argparse.Namespace) -> "Iterator[Answer]":
 
 def _figures(options: argparse.Namespace) -> Iterator[str]:
     from analysis.figures.draw import draw_all
-    from analysis.figures.memory_by_class import draw_all_memory
     from analysis.tables.validity import COLUMNS as OF_DOUBTS
 
     columns = [*{*COLUMNS, "peak_lr", *OF_DOUBTS}]
@@ -315,8 +313,7 @@ def _figures(options: argparse.Namespace) -> Iterator[str]:
     measured = read_measured(options, *clocks, columns=columns)
     check_target(options.target, measured.metric.unit)
     drawn = draw_all(measured, options.out, options.width, options.target)
-    of_memory = draw_all_memory(options.results, options.out, options.width)
-    yield from map(_WROTE.format, chain(drawn, of_memory))
+    yield from map(_WROTE.format, drawn)
 
 
 def _paper(options: argparse.Namespace) -> Iterator[str]:
@@ -466,14 +463,6 @@ def _frontier(options: argparse.Namespace) -> Iterator[str]:
     from analysis.frontier.command import frontier
 
     return frontier(options, lambda: read_measured(options, "step", "examples_seen"))
-
-
-def _predictions(options: argparse.Namespace) -> Iterator[str]:
-    from analysis.report.predictions import COLUMNS as PREDICTED
-    from analysis.report.predictions import prediction_errors
-
-    errors = prediction_errors(read_asked_runs(options, PREDICTED))
-    yield errors.to_string(index=False, na_rep="", float_format=lambda share: f"{share:.1%}")
 
 
 def _report(options: argparse.Namespace) -> Iterator[str]:

@@ -47,7 +47,6 @@ def commands(runs: int, results: Path) -> dict[str, Sequence[str]]:
         "estimates": (*ANALYSIS, "estimates", str(results)),
         "claims": (*ANALYSIS, "claims", str(results)),
         "report": (*ANALYSIS, "report", str(results), "-o", f"{out}.html"),
-        "predictions": (*ANALYSIS, "predictions", str(results)),
         "compact": (*SWEEPER, "compact", str(results)),
     }
 

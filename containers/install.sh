@@ -6,4 +6,4 @@ DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
     ca-certificates python3 python3-venv
 rm -rf /var/lib/apt/lists/*
 python3 -m venv /opt/sweeper
-/opt/sweeper/bin/pip install --no-cache-dir '.[timm,energy]'
+/opt/sweeper/bin/pip install --no-cache-dir '.[timm,nvml]'

@@ -19,7 +19,6 @@ import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lightning_modules.process.device import keep_freed_memory
-from lightning_modules.process.energy_meter import record_energy
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
@@ -73,8 +72,7 @@ def work(rank: WorkerArgs) -> None:
         on_gpu = _enter(rank, config.accelerator, has_group=has_group)
         keep_freed_memory()
         check_precision(config, has_gpu=on_gpu)
-        with record_energy(rank) if on_gpu else contextlib.nullcontext():
-            record = train(run_spec(config), context)
+        record = train(run_spec(config), context)
     except Exception as error:  # noqa: BLE001  a failed run is a row, whatever failed
         with contextlib.suppress(OSError):  # a full disk takes no log either
             traceback.print_exc()

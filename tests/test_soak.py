@@ -23,7 +23,7 @@ WORDS = [
     "data.num_train_examples=15360",
 ]  # fmt: skip
 CIRCUMSTANCES = {
-    "wall_s", "train_s", "examples_per_s", "peak_memory_gib", "energy_kwh", "attempt",
+    "wall_s", "train_s", "examples_per_s", "peak_memory_gib", "attempt",
     "started_at", "host", "git_commit", "versions", "log_path", "config_json", "elapsed_s",
     "micro_batch", "start_s", "predicted_s", "predicted_least_s", "predicted_most_s",
     "predicted_memory_gib",

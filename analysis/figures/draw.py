@@ -8,14 +8,15 @@ from analysis.figures.curves import draw_per_epoch
 from analysis.figures.final import (
     draw_against_batch,
     draw_against_warmup,
+    draw_best_settings,
     draw_heat_map,
-    draw_lost_per_doubling,
 )
-from analysis.figures.parabolas import draw_best_rates, draw_best_warmups
 from analysis.figures.points import split_by_rule
+from analysis.figures.responses import draw_best_rates, draw_best_warmups
 from analysis.figures.sheet import Drawing, save
 from analysis.figures.style import Width
 from analysis.figures.target import best_reached, draw_steps_to_target
+from analysis.stats.best_setting import along_best
 from analysis.stats.to_target import to_target
 from analysis.tables.comparable_runs import AXES, ComparableRuns, file_name, group_comparable
 from analysis.tables.metric import Measured
@@ -25,12 +26,15 @@ from analysis.tables.validity import doubts
 def draw_all(
     measured: Measured, folder: Path, width: Width = "screen", target: float | None = None
 ) -> Iterator[Path]:
-    """Draw the figures of every group of comparable runs.
+    """Draw each batch at its best setting, if groups differ in it, and every comparable group.
 
     Without a target there is no figure of steps to it.
     """
     word = file_name(measured.metric.word)
     runs = measured.runs_with_metric
+    if best := along_best(runs, measured.metric):
+        drawing = draw_best_settings(add_doubts(best[0]), best[1], measured.metric, width=width)
+        yield from save(drawing, folder, f"{word}_vs_batch_best")
     for group in group_comparable(runs):
         for name, drawing in _drawings(add_doubts(group), measured, width, target):
             yield from save(drawing, folder, f"{word}_{name}")
@@ -59,8 +63,6 @@ def _drawings(
         yield name, draw_per_epoch(group, measured.curves, metric, width=width)
     if compared.runs["global_batch"].nunique() > 1 and compared.runs["warmup_epochs"].nunique() > 1:
         yield f"by_batch_and_warmup{ending}", draw_heat_map(compared, metric, width=width)
-    if drawing := draw_lost_per_doubling(compared, metric, width=width):
-        yield f"lost_per_doubling{ending}", drawing
     if drawing := draw_best_warmups(compared, metric, width=width):
         yield f"best_warmups{ending}", drawing
     if target is None:

@@ -1,4 +1,4 @@
-"""The final metric against batch, warmup, both, and the cost of a doubling of the batch."""
+"""The final metric against batch, warmup and both."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from matplotlib.patches import Rectangle
 
 from analysis.figures import style
 from analysis.figures.lines import Lane, draw_points
-from analysis.figures.points import points, reading_note, sum_half_width
+from analysis.figures.points import points, reading_note
 from analysis.figures.sheet import Drawing, Given, Sheet
 from analysis.figures.style import INCHES, SMALL, Scale, Width
-from analysis.stats.replicates import describe_diverged
+from analysis.stats.best_setting import BestSettings
 from analysis.tables.comparable_runs import ComparableRuns, example_unit, takes_frame, warmup_unit
 from analysis.tables.metric import ACCURACY, Metric
 
@@ -100,6 +100,27 @@ def _draw(
     sheet.label(x.label_of(compared.runs), style.value_label(metric))
     title = f"{style.title_word(metric)} after the last epoch against {x.word}: {compared.title}"
     return sheet.finish(frame, title, [compared.about, note], by.label_of(compared.runs))
+
+
+@takes_frame
+@style.use_style()
+def draw_best_settings(
+    compared: ComparableRuns, best: BestSettings, metric: Metric = ACCURACY, *,
+    width: Width = "screen", ax: Given = None,
+) -> Drawing:  # fmt: skip
+    """The metric after the last epoch against the batch, at the best setting of each.
+
+    The runs and settings are those of `along_best`.
+    """
+    frame = points(compared.runs, metric.name, ["global_batch", *best.columns])
+    sheet, places = Sheet.new(width, ax), [*frame["global_batch"]]
+    BATCHES.draw(sheet.panels[0], places)
+    (mark,), lane = style.ordered_marks(1), Lane(places)
+    draw_points(sheet.panels[0], frame, "global_batch", mark=mark, lane=lane)
+    note = reading_note(frame) + limit_values(sheet.panels, frame, metric)
+    sheet.label(BATCHES.label_of(compared.runs), style.value_label(metric))
+    title = f"{style.title_word(metric)} at the best setting of each batch: {compared.title}"
+    return sheet.finish(frame, title, [compared.about, best.caption, note])
 
 
 #: What a note says where bars leave the panel.
@@ -212,84 +233,3 @@ def _digits(means: pd.Series, metric: Metric, cell: float) -> int:
 
 def _number(mean: float, metric: Metric, digits: int) -> str:
     return f"{100 * mean:.{digits}f}" if metric.unit == "%" else f"{mean:.{digits + 1}g}"
-
-
-_LINE = ["warmup_epochs", "lr_rule"]
-
-
-def lost_per_doubling(runs: pd.DataFrame, metric: Metric = ACCURACY) -> pd.DataFrame:
-    """What a doubling of the batch costs on average, at each warmup and lr rule.
-
-    Minus the slope of the metric in log2 batch, by least squares through the means of the batches
-    that all warmups and rules of several batches share; positive where larger batches are worse.
-
-    Uses `outcome`, `global_batch`, `warmup_epochs`, `lr_rule` and the metric.
-
-    Returns:
-        a row per warmup and rule: `lost` (accuracies: 0 to 1), `low` and `high` (95 % t
-        interval; null where a point has a single seed), `smallest_batch`, `largest_batch`,
-        `num_batches`, `num_seeds` (fewest of a point). None if no two batches are shared.
-    """
-    frame = points(runs, metric.name).dropna(subset=["mean"])
-    lines = [(key, line) for key, line in frame.groupby(_LINE) if len(line) > 1]
-    of_lines = [set(line["global_batch"]) for _, line in lines]
-    shared = sorted(set[int].intersection(*of_lines)) if of_lines else []
-    rows: list[tuple[object, ...]] = []
-    for key, line in lines if len(shared) > 1 else ():
-        at_shared = line[line["global_batch"].isin(shared)]
-        x = np.log2(at_shared["global_batch"].to_numpy(dtype=float))
-        weights = -(x - x.mean()) / ((x - x.mean()) ** 2).sum()
-        count = at_shared["values"].map(len).to_numpy(dtype=float)
-        means = at_shared["mean"].to_numpy(dtype=float)
-        # Equal means lose 0, without rounding.
-        lost = metric.sign * float(weights @ (means - means[0]))
-        half = sum_half_width(weights, at_shared["sd"].to_numpy(dtype=float), count)
-        spans = shared[0], shared[-1], len(shared)
-        rows.append((*key, lost, lost - half, lost + half, *spans, int(count.min())))
-    names = ["lost", "low", "high", "smallest_batch", "largest_batch", "num_batches", "num_seeds"]
-    return pd.DataFrame(rows, columns=[*_LINE, *names])
-
-
-@takes_frame
-@style.use_style()
-def draw_lost_per_doubling(
-    compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
-    ax: Given = None,
-) -> Drawing | None:  # fmt: skip
-    """What a doubling of the batch costs against the warmup, a colour per lr rule.
-
-    With `ax` it is drawn into a figure of your own. None if no two batches are shared.
-    """
-    frame = lost_per_doubling(compared.runs, metric)
-    if not len(frame):
-        return None
-    sheet = Sheet.new(width, ax)
-    (axes,) = sheet.panels
-    warmups = sorted(frame["warmup_epochs"].unique())
-    style.warmup_axis(axes, warmups)
-    axes.axhline(0, color=style.GREY, linewidth=0.6)
-    marks = style.named_marks(sorted(frame["lr_rule"].unique()))
-    for i, (rule, mark) in enumerate(marks.items()):
-        line = frame[frame["lr_rule"] == rule]
-        place = Lane(warmups, style.WARMUPS, i, len(marks)).at(line["warmup_epochs"])
-        axes.vlines(place, line["low"], line["high"], color=mark.color, linewidth=0.7)
-        axes.plot(
-            place, line["lost"], " ", color=mark.color, marker=mark.marker, label=f"lr {rule}"
-        )
-    style.value_axis(axes, metric)
-    unit = {"%": "[points]", "": ""}.get(metric.unit, f"[{metric.unit}]")
-    verb = "lost" if metric.mode == "max" else "gained"
-    label = f"{metric.word} {verb} per doubling {unit}".strip()
-    sheet.label(WARMUPS.label_of(compared.runs), label)
-    first = frame.iloc[0]
-    spans = f"batches from {first['smallest_batch']:,} to {first['largest_batch']:,}"
-    note = (
-        f"Least squares in log2 batch over {first['num_batches']} {spans}; bars: 95 % t intervals "
-        "over seeds (Satterthwaite). Above 0, larger batches are worse."
-    )
-    left_out = describe_diverged(compared.runs)
-    notes = [note, f"{left_out[:1].upper()}{left_out[1:]}." if left_out else ""]
-    if frame["low"].isna().any():
-        notes.append("No bar where a batch has one seed, or all its seeds measured the same.")
-    title = f"{style.title_word(metric)} {verb} per doubling of the batch: {compared.title}"
-    return sheet.finish(frame, title, [compared.about, " ".join(filter(None, notes))])

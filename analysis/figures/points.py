@@ -39,21 +39,6 @@ def add_intervals(frame: pd.DataFrame, count: Any, measure: str) -> pd.DataFrame
     return frame.assign(sd=spread, low=low, high=high)
 
 
-def sum_half_width(weights: Array, sd: Array, count: Array) -> float:
-    """Half the t interval of a weighted sum of independent means.
-
-    It is nan if any mean has a single value, or if no mean's values differ.
-
-    Source:
-        Welch 1947, The generalization of Student's problem; degrees of freedom by Satterthwaite.
-    """
-    parts = (weights * sd) ** 2 / count
-    if (count < 2).any() or not parts.sum():
-        return np.nan
-    freedom = parts.sum() ** 2 / (parts**2 / (count - 1)).sum()
-    return float(stdtrit(freedom, _UPPER) * np.sqrt(parts.sum()))
-
-
 #: A point is all of these; its replicates differ only in seed.
 POINT = ["global_batch", "warmup_epochs", "lr_rule"]
 

@@ -73,10 +73,13 @@ def use_style() -> Generator[None]:
         yield
 
 
-#: Dark to light, each with enough contrast with white; ten steps can be distinguished.
+#: Dark to light, each with enough contrast with white. Blue to yellow: ten steps can be told apart
+#: without the cones for red or green.
 _ORDERED = LinearSegmentedColormap.from_list(
-    "ordered", ["#120a32", "#4a2a9c", "#1f70c0", "#12867c", "#5f8a33", "#988a12", "#f06414"]
+    "ordered", ["#290007", "#321839", "#2c00be", "#7854d1", "#807f6a", "#bc8c08"]
 )
+#: With more ordered lines than this every other is dashed.
+_MOST_SOLID = 6
 _NAMED = (
     "#0072b2", "#d55e00", "#007f5f", "#a0307a", "#000000", "#8c6d00", "#5b4fcf", "#7a3b1d",
     "#e0529c", "#777777", "#b5301f", "#2e4a1f", "#008b8b",
@@ -97,7 +100,11 @@ class Mark:
 def ordered_marks(count: int) -> list[Mark]:
     """Marks of an ordered quantity, dark to light."""
     places = [0.4] if count == 1 else np.linspace(0, 1, count)
-    return [Mark(to_hex(_ORDERED(p)), _MARKERS[i % len(_MARKERS)]) for i, p in enumerate(places)]
+    lines = _LINE_STYLES[: 1 + (count > _MOST_SOLID)]
+    return [
+        Mark(to_hex(_ORDERED(p)), _MARKERS[i % len(_MARKERS)], lines[i % len(lines)])
+        for i, p in enumerate(places)
+    ]
 
 
 def named_marks(names: Iterable[str]) -> dict[str, Mark]:

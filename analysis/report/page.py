@@ -37,7 +37,6 @@ from analysis.tables.metric import (
     with_metric,
 )
 from analysis.tables.validity import check_validity, doubts
-from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
 
 #: Curves that the page draws if the runs have them, and how many numbers at most: with many runs,
@@ -178,9 +177,6 @@ def _summary(runs: pd.DataFrame) -> list[list[str]]:
     cost = f"{float(runs['wall_s'].sum()) / 3600:,.2f} hours of runs, "
     cost += f"{float((runs['wall_s'].fillna(0) * ranks).sum()) / 3600:,.2f} rank-hours"
     cost += f" on {', '.join(kinds['device_kind'])}" if kinds["device_kind"] else ""
-    counted = runs["energy_kwh"].dropna()
-    if len(counted):
-        cost += f", {counted.sum():,.3g} kWh of {several(len(counted), 'run')}"
     return [
         ["Data", f"{data}: {about}" if about else data],
         ["Model", model],

@@ -13,6 +13,7 @@ from scipy.special import stdtrit
 
 from analysis.figures import style
 from analysis.figures.points import POINT, points
+from analysis.stats.best_setting import BestSettings, along_best
 from analysis.stats.replicates import format_share, validation_size
 from analysis.tables.comparable_runs import (
     ComparableRuns,
@@ -27,6 +28,11 @@ from analysis.tables.comparable_runs import (
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from analysis.tables.validity import doubts
 from sweeper.spec.identity import words
+
+_HEADS = {"lr_rule": "lr rule", "global_batch": "batch", "warmup_epochs": "warmup",
+          "peak_lr": "peak rate"}  # fmt: skip
+
+_FORMATS = {"lr_rule": "{}", "global_batch": "{:,}", "peak_lr": "{:.3g}"}
 
 #: A longer LaTeX table is broken over pages, which two-column layouts do not allow [rows].
 _MOST_ROWS = 45
@@ -90,8 +96,11 @@ class PaperTable:
 
 
 def write_tables(measured: Measured, folder: Path) -> Iterator[tuple[PaperTable, list[Path]]]:
-    """A table of every group of comparable runs, and its files."""
+    """A table of each batch at its best setting, if groups differ in it; of every group; files."""
     word = file_name(measured.metric.word)
+    if best := along_best(measured.runs_with_metric, measured.metric):
+        table = paper_table(best[0], measured.metric, best=best[1])
+        yield table, table.save(folder, f"{word}_table_best")
     for compared in group_comparable(measured.runs_with_metric):
         ending = f"-{compared.name}" if compared.name else ""
         table = paper_table(compared, measured.metric)
@@ -102,17 +111,19 @@ def write_tables(measured: Measured, folder: Path) -> Iterator[tuple[PaperTable,
 
 
 @takes_frame
-def paper_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTable:
-    """The metric after the last epoch at every batch, warmup and lr rule.
+def paper_table(
+    compared: ComparableRuns, metric: Metric = ACCURACY, *, best: BestSettings | None = None
+) -> PaperTable:
+    """The metric after the last epoch at every batch, warmup and lr rule, or best setting.
 
     Settings that all points share are in the caption, not in columns.
     """
-    frame = points(compared.runs, metric.name).sort_values(["lr_rule", *POINT[:2]])
+    by = ["global_batch", *best.columns] if best else ["lr_rule", *POINT[:2]]
+    frame = points(compared.runs, metric.name, by).sort_values(by)
     frame["num_missing"] = frame["num_other"] + frame["num_finished"] - frame["values"].map(len)
-    columns = _columns(frame, metric)
-    has_varied = {"lr rule": frame["lr_rule"], "warmup": frame["warmup_epochs"]}
+    columns = _columns(frame, by, metric)
     has_any = {"diverged": "num_diverged", "no result": "num_missing"}
-    hidden = {head for head, values in has_varied.items() if len(set(values)) < 2}
+    hidden = {_head(name) for name in by if name != "global_batch" and frame[name].nunique() < 2}
     hidden |= {head for head, name in has_any.items() if not frame[name].any()}
     hidden |= {"95 % interval"} if frame["low"].isna().all() else set()
     shown = {head: cells for head, cells in columns.items() if head not in hidden}
@@ -120,7 +131,9 @@ def paper_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTab
     about = f" ({compared.about})" if compared.about else ""
     title = f"{style.title_word(metric)} after the last epoch: {compared.title}{about}."
     described = _describe_columns(frame, compared.runs)
-    caption = " ".join(filter(None, [title, described, doubts(compared.runs)]))
+    caption = " ".join(
+        filter(None, [title, best.caption if best else "", described, doubts(compared.runs)])
+    )
     return PaperTable(frame, cells, caption, _describe_fixed(compared.runs))
 
 
@@ -151,7 +164,11 @@ def matrix_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTa
     return PaperTable(grid.reset_index(), cells, caption, _describe_fixed(compared.runs))
 
 
-def _columns(frame: pd.DataFrame, metric: Metric) -> dict[str, list[str]]:
+def _head(name: str) -> str:
+    return _HEADS.get(name, name.rpartition(".")[2])
+
+
+def _columns(frame: pd.DataFrame, by: Sequence[str], metric: Metric) -> dict[str, list[str]]:
     scale = 100 if metric.unit == "%" else 1
     digits = _digits(frame, metric)
 
@@ -161,9 +178,7 @@ def _columns(frame: pd.DataFrame, metric: Metric) -> dict[str, list[str]]:
     lost = zip(frame["num_diverged"], frame["num_finished"], strict=True)
     ends = zip(frame["low"], frame["high"], strict=True)
     return {
-        "lr rule": list(frame["lr_rule"]),
-        "batch": [f"{batch:,}" for batch in frame["global_batch"]],
-        "warmup": [f"{warmup:g}" for warmup in frame["warmup_epochs"]],
+        **{_head(name): [*map(_FORMATS.get(name, "{:g}").format, frame[name])] for name in by},
         "n": [f"{len(values)}" for values in frame["values"]],
         style.value_label(metric): [number(mean) for mean in frame["mean"]],
         "95 % interval": [

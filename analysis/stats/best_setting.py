@@ -12,7 +12,9 @@ from analysis.stats.answer import Answer
 from analysis.stats.optimum import collect_points
 from analysis.stats.replicates import Array, Replicates, make_rng
 from analysis.stats.response import fit_response
+from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Metric
+from analysis.tables.settings import group_settings
 
 _DRAWS = 1000
 _NAMES = {"peak_lr": "peak rate", "warmup_epochs": "warmup"}
@@ -44,6 +46,11 @@ class BestSettings:
             each.append(f"{row['global_batch']:,.0f}: {shown}")
         return f"Each batch at its best setting: {'; '.join(each)}." if each else ""
 
+    @property
+    def caption(self) -> str:
+        """The chosen settings, and which are at an end of what was tried."""
+        return f"{self.words} {_describe_ends(self.chosen)}".strip()
+
     def keep_chosen(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Of these runs, those at the chosen settings, and all of batches without one."""
         if not self.columns:
@@ -70,19 +77,37 @@ class BestSettings:
             f"{row['global_batch']:.0f}": {_NAMES.get(c, c): row[c] for c in self.columns}
             for row in rows.to_dict("records")
         }
-        at_end = rows[rows["at_end"] != ""]
-        named = [_NAMES.get(name, name) for name in at_end["at_end"].unique()]
-        more = {"chosen": settings, "at_end_of_grid": named}
+        at_end = rows.loc[rows["at_end"] != "", "at_end"].unique()
+        more = {"chosen": settings, "at_end_of_grid": [_NAMES.get(name, name) for name in at_end]}
         answer = replace(answer, settings={**answer.settings, **more})
-        if not named:
+        if not len(at_end):
             return answer
-        ends = [
-            f"{_NAMES.get(str(name), name)} at {', '.join(f'{b:,}' for b in group['global_batch'])}"
-            for name, group in at_end.groupby("at_end")
-        ]
-        words = f"{answer.words} The best is at an end of what was tried: {'; '.join(ends)}."
         step = "Extend the grid: sweeper analysis next names the runs."
+        words = f"{answer.words} {_describe_ends(rows)}"
         return replace(answer, words=words, next=step)
+
+
+def along_best(runs: pd.DataFrame, metric: Metric) -> tuple[ComparableRuns, BestSettings] | None:
+    """The runs of each batch at its best setting, and how that was chosen.
+
+    None unless the settings that were tried are those of several comparable groups. Batches of
+    which no setting could be chosen are left out.
+    """
+    group, columns = group_settings(runs)
+    if not columns or len(group_comparable(group.runs)) < 2:
+        return None
+    best = choose_settings(group.runs, columns, metric)
+    runs = best.runs[best.runs["global_batch"].isin(best.chosen["global_batch"])]
+    return (replace(group, runs=runs, name="best"), best) if len(runs) else None
+
+
+def _describe_ends(chosen: pd.DataFrame) -> str:
+    """Which of the chosen settings are at an end of what was tried; empty if none is."""
+    ends = [
+        f"{_NAMES.get(str(name), name)} at {', '.join(f'{b:,}' for b in group['global_batch'])}"
+        for name, group in chosen[chosen["at_end"] != ""].groupby("at_end")
+    ]
+    return f"The best is at an end of what was tried: {'; '.join(ends)}." if ends else ""
 
 
 def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) -> BestSettings:

@@ -346,6 +346,7 @@ class Response:
         places: those exponents.
         law: of the power.
         exponent: of the best setting over the batch.
+        moved: how far the shape is moved at each batch.
         best: where the response is best at each batch; infinite beyond the places that were run.
         draws: the same in draws from the fit, shape (draws, batches).
         exponents: of the draws, shape (draws,).
@@ -359,6 +360,7 @@ class Response:
     places: Array
     law: Shifts
     exponent: Estimate
+    moved: Array
     best: Array
     draws: Array
     exponents: Array
@@ -386,6 +388,17 @@ class Response:
         basis = self.shape.profile.basis[self.shape.best]
         basis = np.concatenate([self.fitter.levels, basis], axis=1)
         return basis @ (basis.T @ (root * values)) / root
+
+    def curve(self, batch: float, places: Array) -> Array:
+        """The fitted metric of a batch in places of the setting, more is better."""
+        shape, points, k = self.shape, self.fitter.points, int(self.batches.searchsorted(batch))
+        profile, i, here = shape.profile, shape.best, self.fitter.members[k]
+        u = np.concatenate([points.places[here], places]) - self.moved[k]
+        columns = _shape((u - profile.middle[i]) / profile.half[i], shape.columns)
+        heights = columns @ self.fitter.coefficients(profile, i)[: shape.columns]
+        weights = np.maximum(self.fitter.weights[here], 1e-9)  # were all of a batch bounds
+        level = np.average(points.measured[here] - heights[: len(here)], weights=weights)
+        return heights[len(here) :] + level
 
     def chance_of(self, exponent: float) -> float:
         """P value of an exponent."""
@@ -419,14 +432,19 @@ def fit_response(points: Points, rng: np.random.Generator, draws: int) -> Respon
         law = _law(points, at)
         exponent, shapes, places = search_law(fitters, EXPONENTS, law)
     shape, best = best_shape(shapes), _best_places(shapes, law, exponent.value)
+    moved = law(np.array([[exponent.value]]))[0]
     tops, exponents = _draw_tops(shapes, places, rng, draws)
     drawn = tops[:, None] + law(exponents[:, None])
     off, error, p = _find_departures(shape)
     if p < _OFF_LAW:
-        best, drawn = best + off, drawn + off + error * rng.standard_normal(drawn.shape)
+        moved, best, drawn = (
+            moved + off,
+            best + off,
+            drawn + off + error * rng.standard_normal(drawn.shape),
+        )
         exponent = _scatter_interval(exponent, off, shape.fitter.x, p)
     return Response(
-        shape.fitter, fitters, shapes, places, law, exponent, best, drawn, exponents,
+        shape.fitter, fitters, shapes, places, law, exponent, moved, best, drawn, exponents,
         _values(shape), shape.misfit,
     )  # fmt: skip
 

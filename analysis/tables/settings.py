@@ -1,10 +1,16 @@
 """Settings that a study tries at each batch, so that each batch is judged at its best."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
-from analysis.tables.comparable_runs import AXES, group_comparable, stored_configs
+from analysis.tables.comparable_runs import (
+    AXES,
+    ComparableRuns,
+    group_comparable,
+    stored_configs,
+)
 
 #: Keys, or groups of keys, whose numbers a study tunes; other keys make it another study.
 _TUNED = ("base_lr", "label_smoothing", "gradient_clip", "ema_decay", "optimizer", "module",
@@ -17,6 +23,14 @@ _COLUMNS = {"base_lr": "peak_lr", "lr_rule": "peak_lr"}
 def comparable_settings(
     runs: pd.DataFrame, axes: Sequence[str] = AXES
 ) -> tuple[pd.DataFrame, list[str]]:
+    """As `group_settings`, without words on the group."""
+    group, columns = group_settings(runs, axes)
+    return group.runs, columns
+
+
+def group_settings(
+    runs: pd.DataFrame, axes: Sequence[str] = AXES
+) -> tuple[ComparableRuns, list[str]]:
     """The largest group of runs that differ only in the axes and tuned settings.
 
     Returns:
@@ -30,7 +44,8 @@ def comparable_settings(
         for name, value in config.scientific.items()
         if name.split(".")[0] in _TUNED and type(value) in (int, float)
     }
-    found = group_comparable(runs, (*axes, *sorted(numbers)))[0].runs
+    group = group_comparable(runs, (*axes, *sorted(numbers)))[0]
+    found = group.runs
     further = sorted(name for name in numbers if name.split(".")[0] not in _COLUMNS)
     of_runs = dict(zip(runs.index, configs, strict=True))
     for name in further:
@@ -41,4 +56,4 @@ def comparable_settings(
     if found["peak_lr"].isna().all():
         names = ["base_lr", *names[1:]]
     varied = found.groupby("global_batch")[names].nunique().max()
-    return found, [name for name in names if varied[name] > 1]
+    return replace(group, runs=found), [name for name in names if varied[name] > 1]

@@ -20,7 +20,6 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.values import LARGEST
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP, KEPT
-from sweeper.store.energy import energy_kwh
 from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import own_code, read_hashes, record_code
@@ -304,7 +303,6 @@ class Attempt:
             **planned_row(self.spec),
             **measured,
             **metric_columns(self.curve(), self.spec.config),
-            "energy_kwh": energy_kwh(self.folder),
             **asdict(end),
             "attempt": self.number,
             "started_at": self.started_at,

@@ -88,10 +88,6 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "examples_per_s": (_REAL, "examples trained on per second of training"),
     "predicted_memory_gib": (_REAL, "peak_memory_gib, as predicted; null if not known"),
     "peak_memory_gib": (_REAL, "of the tensors on a GPU, of the process on a CPU"),
-    "energy_kwh": (
-        _REAL,
-        "of the GPUs of all ranks, over all attempts that it resumed from; null if not counted",
-    ),
     "lr_series_hash": (_TEXT, "chain hash of the learning rate of every step, as realised"),
     "attempt": (_COUNT, "1-based; earlier attempts are in superseded/"),
     "started_at": (pa.timestamp("us", tz="UTC"), "start of this attempt"),
@@ -166,7 +162,7 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
 
 #: Columns added later, which files of earlier versions lack.
 LATER = frozenset(
-    {"energy_kwh", "tokens_per_example", "branch"}.union(SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS)
+    {"tokens_per_example", "branch"}.union(SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS)
 )
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.

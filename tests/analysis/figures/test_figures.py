@@ -199,8 +199,7 @@ def test_the_command_writes_figures_their_frames_and_captions(runs, tmp_path, ca
 
     assert code == 0
     names = {path.name for path in out.iterdir()}
-    kinds = ("vs_batch", "vs_warmup", "per_epoch", "by_batch_and_warmup", "lost_per_doubling",
-             "steps_to_target")  # fmt: skip
+    kinds = ("vs_batch", "vs_warmup", "per_epoch", "by_batch_and_warmup", "steps_to_target")
     assert names == {f"accuracy_{k}.{ending}" for k in kinds for ending in ("svg", "csv", "txt")}
     assert capsys.readouterr().out.count("wrote ") == len(names)
     drawn = pd.read_csv(out / "accuracy_vs_batch.csv").drop(columns="values")
@@ -260,7 +259,7 @@ def test_a_figure_grows_with_its_words(runs, tmp_path, monkeypatch):
 
     paths = list(draw_all(Measured(long, simulated_curves(long, 3)), tmp_path))
 
-    assert len(paths) == 15
+    assert len(paths) == 12
 
 
 def test_a_caption_gives_three_reasons_and_counts_the_rest(runs):

@@ -1,16 +1,17 @@
-"""The numbers behind heat map, doublings, parabolas and steps to target."""
+"""The numbers behind heat map, responses and steps to target."""
+
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 from simulated_studies import simulated_curves, simulated_runs
 
 import analysis
-from analysis.figures import style
+from analysis.figures import sheet, style
 from analysis.figures.draw import draw_all
-from analysis.figures.points import sum_half_width
-from analysis.tables.metric import ACCURACY, LOSS, Measured
+from analysis.report.table import write_tables
+from analysis.tables.metric import Measured
 
 
 def runs_of(batches, warmups, seeds=4, law=lambda b, w: 0.7, noise=0.01) -> pd.DataFrame:
@@ -28,75 +29,19 @@ def parabola(_: int, warmup: float) -> float:
     return 0.7 - 0.02 * (np.log1p(warmup) - np.log(8)) ** 2
 
 
-@pytest.mark.parametrize(
-    ("law", "metric", "lost"),
-    [(falling, ACCURACY, 0.02), (falling, LOSS, 0.02), (lambda *_: 0.1, ACCURACY, 0.0)],
-    ids=["accuracy", "a rise of the loss", "equal means"],
-)
-def test_what_a_doubling_costs_is_found(law, metric, lost):
-    runs = runs_of([256, 512, 2048], [0, 5], law=law, noise=0)
-
-    found = analysis.lost_per_doubling(runs, metric)
-
-    assert found["lost"].tolist() == (pytest.approx([lost] * 2) if lost else [0, 0])
-    assert found["warmup_epochs"].tolist() == [0, 5]
-
-
-def test_the_interval_of_one_doubling_is_welchs():
-    runs = runs_of([256, 512], [0], law=falling)
-    runs.loc[runs["global_batch"] == 512, "val_accuracy"] *= [1.1, 0.9, 1.2, 1.0]
-    first, second = (runs.loc[runs["global_batch"] == b, "val_accuracy"] for b in (256, 512))
-
-    found = analysis.lost_per_doubling(runs).iloc[0]
-
-    welch = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
-    assert (found["low"], found["high"]) == pytest.approx((welch.low, welch.high))
-
-
-def test_warmups_are_compared_over_the_batches_that_they_share():
-    runs = runs_of([256, 512, 1024], [0, 5], law=falling, noise=0)
-    lacking = runs[(runs["warmup_epochs"] == 5) | (runs["global_batch"] != 256)]
-
-    found = analysis.lost_per_doubling(lacking)
-
-    assert found["smallest_batch"].tolist() == [512, 512]
-    assert found["num_batches"].tolist() == [2, 2]
-
-
-def test_what_the_slope_leaves_out_is_said():
-    """A batch that diverged at one warmup is in the slope of none."""
-    runs = runs_of([256, 512, 1024], [0, 5], law=falling, noise=0.001)
-    runs.loc[runs["global_batch"] == 1024, "outcome"] = "diverged"
-    is_spare = (runs["global_batch"] == 512) & (runs["seed"] > 0)
-    (compared,) = analysis.group_comparable(runs[~is_spare])
-
-    caption = analysis.draw_lost_per_doubling(compared).caption
-
-    assert "over 2 batches from 256 to 512" in caption
-    by_loss = analysis.draw_lost_per_doubling(compared, analysis.LOSS).caption
-    assert by_loss.startswith("Loss gained per doubling of the batch")
-    assert "Runs that diverged are not in the fit: 8 of 18 (25 to 66 %)." in caption
-    assert "No bar where a batch has one seed, or all its seeds measured the same." in caption
-
-
 def test_captions_promise_no_intervals_that_are_not_drawn():
     one = runs_of([256, 512, 1024], [0, 7, 30], seeds=1, law=parabola)
     alike = runs_of([256, 512, 1024], [0, 7, 30], law=parabola, noise=0)
-    (of_one,), (of_alike,) = analysis.group_comparable(one), analysis.group_comparable(alike)
+    (of_alike,) = analysis.group_comparable(alike)
 
-    warmups = analysis.draw_best_warmups(of_one).caption
+    warmups = analysis.draw_best_warmups(one[one["global_batch"] == 256]).caption
+    of_three = analysis.draw_best_warmups(one).caption
     batches = analysis.draw_against_batch(of_alike).caption
 
-    assert "95 %" not in warmups
+    assert "thick bars: its 95 % interval" in of_three
+    assert "95 % t intervals" not in warmups
     assert "rings: best warmup; it has no interval." in warmups
     assert "bars: 95 % t intervals, none where all seeds measured the same;" in batches
-
-
-def test_a_sum_of_one_seed_has_no_interval():
-    assert np.isnan(
-        sum_half_width(np.array([1.0, -1.0]), np.array([0.1, np.nan]), np.array([3, 1]))
-    )
-    assert np.isnan(sum_half_width(np.array([1.0]), np.array([0.0]), np.array([3])))
 
 
 def test_a_heat_map_has_a_number_in_each_cell_and_frames_the_best():
@@ -126,7 +71,7 @@ def test_a_heat_map_frames_no_warmup_that_is_not_told_apart(change):
     assert not axes.patches
 
 
-def test_marks_are_on_their_parabola():
+def test_marks_are_on_their_response():
     runs = runs_of([256, 512, 1024], [0, 3, 15], law=parabola)
     (compared,) = analysis.group_comparable(runs)
 
@@ -189,18 +134,76 @@ def test_numbers_in_a_heat_map_have_contrast():
     assert min(map(style.contrast, inks, papers)) >= 4.5
 
 
-def test_the_drawn_parabola_has_its_vertex_at_the_estimate():
+def test_the_drawn_response_is_highest_at_the_estimate():
     runs = runs_of([256, 512], [0, 5, 10, 20], law=parabola)
     (compared,) = analysis.group_comparable(runs)
 
-    frame = analysis.draw_best_warmups(compared).frame
+    drawing = analysis.draw_best_warmups(compared)
 
-    vertex = np.expm1(-frame["b"] / (2 * frame["c"]))
-    assert frame["best"].tolist() == pytest.approx(vertex.tolist())
-    assert frame["best"].mean() == pytest.approx(7, abs=2)
+    drawn = [line.get_xydata() for line in drawing.figure.axes[0].lines]
+    curves = [line for line in drawn if len(line) == 60]
+    rows = drawing.frame.groupby("global_batch").first()
+    tops = [curve[curve[:, 1].argmax()] for curve in curves]
+    assert [top[0] for top in tops] == pytest.approx(rows["best"].tolist(), rel=0.05)
+    assert [top[1] for top in tops] == pytest.approx(rows["height"].tolist(), abs=1e-4)
+    assert drawing.frame["fitted"].tolist() == pytest.approx(
+        drawing.frame["mean"].tolist(), abs=0.004
+    )
+    assert rows["best"].mean() == pytest.approx(7, abs=2)
 
 
-def test_the_parabola_of_rates_is_over_the_peak_rate():
+def test_where_no_one_response_fits_lines_join_the_means():
+    """At one batch the parabola is upside down."""
+    law = lambda b, w: 0.7 + (0.02 if b > 256 else -0.02) * (np.log1p(w) - np.log(8)) ** 2  # noqa: E731
+    (compared,) = analysis.group_comparable(
+        runs_of([256, 512, 1024], [0, 3, 7, 15, 30], law=law, noise=1e-4)
+    )
+
+    drawing = analysis.draw_best_warmups(compared)
+
+    assert (
+        "lines join the means, as no one response can be fitted to all batches." in drawing.caption
+    )
+    assert drawing.frame["fitted"].tolist() == pytest.approx(drawing.frame["mean"].tolist())
+
+
+def test_each_batch_at_its_best_rate_comes_first(tmp_path, monkeypatch):
+    """The best of three rates doubles with the batch; with one rate nothing is added."""
+    monkeypatch.setattr(sheet, "FORMATS", ("svg",))
+    parts: list[pd.DataFrame] = []
+    for rate in (0.05, 0.1, 0.2):
+
+        def law(batch: int, _: float, rate: float = rate) -> float:
+            return 0.7 - 0.02 * np.log(rate / 0.1 / (batch / 256)) ** 2
+
+        runs = runs_of([128, 256, 512], [0], seeds=3, law=law, noise=0.001)
+        config = [json.dumps(json.loads(text) | {"base_lr": rate}) for text in runs["config_json"]]
+        ids = [f"{name}{rate}" for name in runs["run_id"]]
+        parts.append(runs.assign(peak_lr=rate, base_lr=rate, config_json=config, run_id=ids))
+    runs = pd.concat(parts, ignore_index=True)
+    curves = simulated_curves(runs, 3)
+
+    first, *others = draw_all(Measured(runs, curves), tmp_path)
+    (table, _), *_ = write_tables(Measured(runs, curves), tmp_path)
+
+    assert first.name == "accuracy_vs_batch_best.svg"
+    frame = pd.read_csv(tmp_path / "accuracy_vs_batch_best.csv")
+    assert frame["peak_lr"].tolist() == table.frame["peak_lr"].tolist() == [0.05, 0.1, 0.2]
+    of_best = runs[runs["peak_lr"] == 0.1].groupby("global_batch")["val_accuracy"].mean()
+    assert frame["mean"][1] == pytest.approx(of_best[256])
+    chosen = "Each batch at its best setting: 128: peak rate 0.05; 256: peak rate 0.1; 512: peak"
+    at_ends = "The best is at an end of what was tried: peak rate at 128, 512."
+    for caption in ((tmp_path / "accuracy_vs_batch_best.txt").read_text(), table.caption):
+        assert chosen in caption
+        assert at_ends in caption
+    assert [*table.cells[0][:3]] == ["batch", "peak rate", "n"]
+    names = {path.name for path in others}
+    assert {"accuracy_vs_batch.svg", "accuracy_vs_batch-base_lr=0.2.svg"} <= names
+    alone = [path.name for path in draw_all(Measured(parts[0], curves), tmp_path / "one")]
+    assert alone[0] == "accuracy_vs_batch.svg"
+
+
+def test_the_response_of_rates_is_over_the_peak_rate():
     runs = runs_of([256], [5], seeds=12)
     rates = 0.1 * 2.0 ** (runs["seed"] // 3)
     best = 0.7 - 0.02 * np.log(rates / 0.25) ** 2 + 0.001 * (runs["seed"] % 3)
@@ -284,7 +287,6 @@ def test_what_has_nothing_to_show_has_no_figure():
     (compared,) = analysis.group_comparable(runs)
     reached = analysis.to_target(runs, simulated_curves(runs, 9), 0.99)
 
-    assert analysis.draw_lost_per_doubling(compared) is None
     assert analysis.draw_best_warmups(compared) is None
     assert analysis.draw_steps_to_target(reached, "accuracy 99 %") is None
 

@@ -56,8 +56,7 @@ DRAWN = {
     "warmup": lambda big, width: analysis.draw_against_warmup(big, width=width),
     "epoch": most_frequent_rule,
     "heat map": lambda big, width: analysis.draw_heat_map(big, width=width),
-    "doubling": lambda big, width: analysis.draw_lost_per_doubling(big, width=width),
-    "parabolas": lambda big, width: analysis.draw_best_warmups(big, width=width),
+    "responses": lambda big, width: analysis.draw_best_warmups(big, width=width),
 }
 
 

@@ -92,7 +92,6 @@ def test_a_warmup_in_steps_is_the_same_at_each_batch(in_steps):
         analysis.draw_against_batch(group),
         analysis.draw_against_warmup(group),
         analysis.draw_heat_map(group),
-        analysis.draw_lost_per_doubling(group),
         analysis.draw_best_warmups(group),
         analysis.draw_per_epoch(group, curves),
     ]

@@ -108,12 +108,12 @@ def test_compact_says_which_files_it_left_out(damaged, capsys):
     assert f"{first} is damaged and stays as it is; `sweeper status" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("column", ["seed", "energy_kwh"])
+@pytest.mark.parametrize("column", ["seed", "tokens_per_example"])
 def test_a_file_that_lacks_a_column_is_merged_only_if_it_may_lack_it(damaged, column):
     first, _ = sorted((damaged / "runs").glob("*.parquet"))
     pq.write_table(pq.read_table(first).drop_columns([column]), first)
 
-    assert compact(damaged) == (2 if column == "energy_kwh" else 0)
+    assert compact(damaged) == (2 if column == "tokens_per_example" else 0)
     assert first.exists() == (column == "seed")
 
 

@@ -2,9 +2,9 @@
 
 import sys
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
-from metered import FakeNvml
 
 from sweeper.launch.local import free_gpus
 from sweeper.launch.local.free_gpus import find_free_gpus
@@ -13,11 +13,32 @@ from sweeper.planning.plan import Event
 from sweeper.spec.run_memory import Device
 
 
+class FakeNvml:
+    """Stands in for the module pynvml.
+
+    Attributes:
+        users: processes on each GPU.
+    """
+
+    NVMLError = OSError
+
+    def __init__(self) -> None:
+        self.users: dict[int, list[int]] = {0: [1], 1: []}
+
+    def nvmlInit(self) -> None:  # noqa: N802  NVML has such names
+        pass
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:  # noqa: N802
+        return index
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[SimpleNamespace]:  # noqa: N802
+        return [SimpleNamespace(pid=pid) for pid in self.users[handle]]
+
+
 @pytest.fixture
 def nvml(monkeypatch):
     """Two GPUs, of which a process uses the first."""
-    fake = FakeNvml("first", "second")
-    fake.users = {"first": [1], "second": []}
+    fake = FakeNvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return fake
@@ -53,7 +74,7 @@ def test_too_few_free_gpus_are_refused_with_what_to_do(find):
 def test_too_few_free_gpus_are_waited_for(find, nvml):
     events = find(2, wait=True)
     said = [text for event in islice(events, 5) for text in event.said]
-    nvml.users["first"] = []
+    nvml.users[0] = []
 
     said += [text for event in events for text in event.said]
 
@@ -66,3 +87,9 @@ def test_gpus_that_the_user_chose_are_used_whoever_else_uses_them(find, monkeypa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
 
     assert [text for event in find(2) for text in event.said] == ["0", "1"]
+
+
+def test_the_stand_in_has_names_of_nvml():
+    nvml = pytest.importorskip("pynvml")
+
+    assert {name for name in dir(FakeNvml) if name[0] != "_"} <= {*dir(nvml)}
