@@ -21,5 +21,6 @@ def lowest(sums: Array, grid: Array) -> tuple[Array, Array]:
     inner = np.clip(best, 1, len(grid) - 2)
     left, mid, right = (sums[rows, inner + d] for d in (-1, 0, 1))
     bend = np.maximum(left - 2 * mid + right, np.finfo(float).tiny)
-    shift = np.clip(0.5 * (left - right) / bend, -1, 1) * (grid[1] - grid[0])
+    with np.errstate(over="ignore"):  # of equal sums
+        shift = np.clip(0.5 * (left - right) / bend, -1, 1) * (grid[1] - grid[0])
     return sums[rows, best], np.where(best == inner, grid[inner] + shift, grid[best])
