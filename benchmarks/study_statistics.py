@@ -1,6 +1,6 @@
 """How often verdicts are false and intervals hold, over simulated studies of known truth.
 
-    python -m benchmarks.study_statistics [--verdicts 2000] [--coverage 300]
+    python -m benchmarks.study_statistics [--verdicts 2000] [--coverage 300] [--only WORD ...]
 
 The first table is of studies in which nothing differs, judged by the claims of a paper; the second
 of the power of such a family; the third of intervals. The tables are in docs/statistics.md.
@@ -8,6 +8,7 @@ of the power of such a family; the third of intervals. The tables are in docs/st
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +31,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--verdicts", type=int, default=2000, help="studies of each kind")
     parser.add_argument("--coverage", type=int, default=300, help="studies of each kind")
+    parser.add_argument("--only", nargs="*", default=[""], help="estimates with any of these words")
     options = parser.parse_args()
     if options.verdicts:
         false_verdicts(options.verdicts)
         power(options.verdicts)
     if options.coverage:
-        held(options.coverage)
+        held(options.coverage, options.only)
 
 
 def _points(paper: Paper) -> list:
@@ -71,9 +73,9 @@ def power(studies: int) -> None:
             print(f"| {by} sd | {seeds} | {100 * alone:.0f} % | {100 * family:.0f} % |")
 
 
-def held(studies: int) -> None:
+def held(studies: int, only: Sequence[str]) -> None:
     print("| estimate | 3 seeds | 5 seeds |\n| --- | --- | --- |")
-    for kind in KINDS:
+    for kind in (name for name in KINDS if any(word in name for word in only)):
         cells = []
         for seeds in (3, 5):
             refused, share, _ = coverage(kind, studies=studies, draws=400, seeds=seeds)

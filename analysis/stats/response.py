@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 from scipy.linalg import null_space
@@ -21,8 +20,12 @@ from analysis.stats.replicates import LEVEL, Array, Estimate, student_factor
 #: Exponents that are searched; each law is searched in this many places, twice.
 EXPONENTS = np.linspace(-2.0, 3.0, 101)
 #: How far a point may depart from the common shape: a fraction of what it lies below the best.
-_DEPARTURES = (0.0, 0.05, 0.15, 0.4)
+_DEPARTURES = (0.0, 0.05, 0.15, 0.4, 1.0)
+#: How far the steepness of a response of three settings is unknown.
+_UNKNOWN_SLOPE = 0.25
 _ROUNDS = 3  # in which weights and bounds settle
+#: What is smaller than this fraction of the metric's range is rounding.
+_ROUNDING = 1e-6
 #: Points of less weight than this are outside the range over which a shape may bend.
 _LEAST_WEIGHT = 0.01
 _MOST_COLUMNS = 5
@@ -224,8 +227,7 @@ def fit_shapes(fitter: Fitter, shifts: Array, num_parameters: int = 1) -> list[S
         num_parameters: of the family.
     """
     points, weights = fitter.points, fitter.weights
-    pairs = np.unique(np.stack([points.batches, points.places]), axis=1)
-    settings = int(np.unique(pairs[0], return_counts=True)[1].max())
+    settings = _most_settings(points)
     apart = int((weights > 0).sum()) - fitter.levels.shape[1]
     shapes: list[Shape] = []
     for columns in range(2, min(_MOST_COLUMNS, max(2, settings - 1)) + 1):
@@ -242,6 +244,12 @@ def fit_shapes(fitter: Fitter, shifts: Array, num_parameters: int = 1) -> list[S
         known = _variance(fitter, profile, best, apart - count)
         shapes.append(Shape(fitter, columns, criterion, best, *known, profile))
     return shapes
+
+
+def _most_settings(points: Points) -> int:
+    """At any batch."""
+    pairs = np.unique(np.stack([points.batches, points.places]), axis=1)
+    return int(np.unique(pairs[0], return_counts=True)[1].max())
 
 
 def _variance(fitter: Fitter, profile: Profile, best: int, free: int) -> tuple[float, float, float]:
@@ -401,8 +409,14 @@ class Response:
         return heights[len(here) :] + level
 
     def chance_of(self, exponent: float) -> float:
-        """P value of an exponent."""
-        return float(np.interp(exponent, self.places, tail_areas(self.shapes), 0.0, 0.0))
+        """P value of an exponent; as much wider than the profile as the interval is."""
+        areas, found = tail_areas(self.shapes), self.exponent
+        at, side = found.value, int(exponent > found.value)
+        wide = (found.low, found.high)[side] - at
+        if np.isfinite(wide) and wide:
+            narrow = find_interval(self.places, areas)[side] - at
+            exponent = at + (exponent - at) * narrow / wide
+        return float(np.interp(exponent, self.places, areas, 0.0, 0.0))
 
     @property
     def is_rejected(self) -> bool:
@@ -443,6 +457,8 @@ def fit_response(points: Points, rng: np.random.Generator, draws: int) -> Respon
             drawn + off + error * rng.standard_normal(drawn.shape),
         )
         exponent = _scatter_interval(exponent, off, shape.fitter.x, p)
+    if _most_settings(points) == 3:
+        exponent = _stretch_from_grid(exponent, shape.fitter)
     return Response(
         shape.fitter, fitters, shapes, places, law, exponent, moved, best, drawn, exponents,
         _values(shape), shape.misfit,
@@ -469,6 +485,16 @@ def _scatter_interval(exponent: Estimate, off: Array, x: Array, p: float) -> Est
     return replace(exponent, low=float(low), high=float(high), note=note)
 
 
+def _stretch_from_grid(exponent: Estimate, fitter: Fitter) -> Estimate:
+    """An interval wider by a share of how far the best moves otherwise than the grid does.
+
+    Three settings do not tell how steep the response is beside them, only whether it moves.
+    """
+    means = np.bincount(fitter.index, fitter.points.places) / np.bincount(fitter.index)
+    apart = _UNKNOWN_SLOPE * abs(exponent.value - (fitter.x @ means) / (fitter.x @ fitter.x))
+    return replace(exponent, low=exponent.low - apart, high=exponent.high + apart)
+
+
 def _law(points: Points, at: float) -> Shifts:
     """Shifts by which the best setting grows as a power of the batch.
 
@@ -486,26 +512,37 @@ def _law(points: Points, at: float) -> Shifts:
 def _settle(points: Points, law: Shifts, departure: float) -> Fitter | None:
     """Weights of points that may depart from the common shape by a fraction; None if too few."""
     weights = np.where(points.is_bound, 0.0, points.counts)
-    if departure:  # at first by what was measured: a few that are far off would bend any shape
-        below = pd.Series(points.measured).groupby(points.groups).transform("max").to_numpy()
-        below = below - points.measured
-        weights = weights / (1 + (below / max(float(np.median(below)), 1e-300)) ** 2)
+    least = (_ROUNDING * np.ptp(points.measured)) ** 2
+    highest = np.full(points.groups.max() + 1, -np.inf)
+    np.maximum.at(highest, points.groups, points.measured)
+    below = points.measured - highest[points.groups]
+    # A shape that must pass through what is far below would be bad everywhere.
+    middle = departure * float(np.median(below))
+    if variance := points.square / points.free if points.free else middle**2:
+        weights = weights / _share_of_departures(points, below, departure, variance)
     fitter = Fitter(points, weights)
     shifts = law(EXPONENTS[::4, None])
     for _ in range(_ROUNDS if departure or points.is_bound.any() else 1):
         if not (shapes := fit_shapes(fitter, shifts)):
             return None
         shape = best_shape(shapes)
-        fit, variance = _values(shape), max(shape.variance, 1e-300)
+        fit, variance = _values(shape), max(shape.variance, least)
         level = np.bincount(points.groups, fitter.weights * (points.measured - fit))
         level = level / np.maximum(np.bincount(points.groups, fitter.weights), 1e-300)
-        highest = np.full(len(fitter.batches), -np.inf)
-        np.maximum.at(highest, fitter.index, fit)
-        below = departure * (highest[fitter.index] - fit)
-        weights = points.counts / (1 + points.counts * below**2 / variance)
-        holds = points.is_bound & (fit + level[points.groups] <= points.measured)
+        measured, noise = points.measured - level[points.groups], np.sqrt(variance / points.counts)
+        seen = np.minimum(fit, measured + 3 * noise)  # the fit may miss what is far below
+        weights = points.counts / _share_of_departures(points, seen, departure, variance)
+        holds = points.is_bound & (fit <= measured)
         fitter = Fitter(points, np.where(holds, 0.0, weights))
     return fitter
+
+
+def _share_of_departures(points: Points, fit: Array, departure: float, variance: float) -> Array:
+    """By what the variance of each point grows as it may depart from the shape."""
+    index = np.unique(points.batches, return_inverse=True)[1]
+    highest = np.full(index.max() + 1, -np.inf)
+    np.maximum.at(highest, index, fit)
+    return 1 + points.counts * (departure * (highest[index] - fit)) ** 2 / variance
 
 
 def _values(shape: Shape) -> Array:

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_responses import Grid
 from simulated_studies import simulated_curves, simulated_runs
 
 from analysis.report.estimates import estimate_all
@@ -14,7 +15,7 @@ from analysis.tables.metric import Measured, Metric
 DISTANCE = "Is the distance from the start ultra-slow (logarithmic) or a power of the step?"
 RULES = "Does the learning-rate rule make a difference (margin 0.3 points)?"
 WHICH = "Which runs do these estimates use?"
-WARMUPS = "How does the best warmup grow with the batch?"
+RATES = "How does the best rate grow with the batch?"
 RATIO = "What is the critical batch, E_min / S_min?"
 CRITICAL = "Beyond which batch do examples to target double?"
 
@@ -183,16 +184,19 @@ def test_seeds_added_to_a_poor_warmup_do_not_count_as_slow_ones_of_their_batch()
     assert first == "5,400 examples"
 
 
-def test_estimates_of_one_rule_among_others_say_which():
+def test_estimates_of_several_rules_are_along_the_best_rate_of_each_batch_and_say_so():
     runs = study(seeds=4)
-    some = runs[(runs["lr_rule"] == "none") | (runs["seed"] < 3)]
+    at_large = (runs["lr_rule"] == "none") & (runs["global_batch"] == 1024)
+    runs.loc[at_large, "val_accuracy"] -= 0.02
 
-    _, first, *_ = estimate_all(Measured(some, simulated_curves(some, 3)), draws=50)
+    _, which, *others = estimate_all(Measured(runs, simulated_curves(runs, 3)), draws=50)
 
-    assert first.words == (
-        "Warmups, breaking batch, critical batch and distances use one lr_rule, that with the most "
-        "runs: none, 8 of 14."
+    assert (
+        which.words == "Each batch at its best setting: 256: peak rate 0.1; 1,024: peak rate 0.4."
     )
+    breaking = next(answer for answer in others if answer.name == "breaking_batch")
+    assert breaking.settings["chosen"]["1024"] == {"peak rate": 0.4}
+    assert breaking.low >= 1024  # at the worse rule it would break
 
 
 def test_one_batch_is_told_that_more_batches_are_needed_and_no_other_target():
@@ -221,15 +225,13 @@ def test_a_metric_on_both_sides_of_0_has_no_margin_of_1_percent():
 
 
 def test_names_in_a_sentence_keep_their_capitals():
-    """A lack of fit is F, not f."""
-    runs = simulated_runs(
-        [256, 512, 1024], [0, 2, 5, 10, 20], 4, noise=1e-5, rng=np.random.default_rng(4),
-        accuracy=lambda b, w: 0.7 - 0.01 * (abs(w - 5) > 1) - 0.0001 * abs(w - 5),
-    )  # fmt: skip
+    """A lack of fit is F, not f; here neither one response fits nor a parabola at each batch."""
+    runs = Grid(off=0.25, noise=0.0005).runs(np.random.default_rng(1))
 
-    found = estimated(runs, simulated_curves(runs, 3), WARMUPS)
+    found = estimated(runs, simulated_curves(runs, 3), RATES)
 
-    assert "(lack of fit F = " in found.words
+    assert found.words.startswith("Unknown: the parabola does not fit (lack of fit F = ")
+    assert not found.has_answer
 
 
 def test_runs_without_accuracies_are_told_so():

@@ -1,7 +1,5 @@
 """Estimators against closed forms."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -78,12 +76,12 @@ def test_seeds_that_all_measured_the_same_give_no_interval_rather_than_one_witho
     assert (same.verdict, np.isnan(same.difference.low)) == ("inconclusive", True)
 
 
-def test_a_parabola_without_noise_gives_its_vertex():
+def test_a_response_without_noise_gives_its_best():
     runs = simulated_runs([256, 1024], [0, 5, 10, 20], 2, accuracy=best_at_seven)
 
     optima = best_warmups(runs, np.random.default_rng(0))
 
-    assert optima.best == pytest.approx([7.0, 7.0])
+    assert optima.best == pytest.approx([7.0, 7.0], rel=0.02)
     assert exponent(optima).value == pytest.approx(0.0, abs=1e-9)
     assert optima.table()["is_interior"].tolist() == [True, True]
 
@@ -145,46 +143,24 @@ def test_the_rule_that_made_the_rates_has_the_lowest_aicc(rule, law):
     comparison = compare_rules(best_lrs(lr_runs(rng, law, noise=1e-3), rng, 500))
 
     assert comparison.table["rule"][0] == rule
-    assert comparison.table["frequency"].sum() == pytest.approx(1.0)
+    assert comparison.table["weight"].sum() == pytest.approx(1.0)
+    assert list(comparison.table["num_parameters"]) == [
+        int(name in ("power", "saturating", "surge")) for name in comparison.table["rule"]
+    ]
+    assert rule in [*comparison.not_excluded, "saturating", "surge"]
+    assert not {"none", "sqrt", "linear"} - {rule} & set(comparison.not_excluded) or (
+        rule in ("saturating", "surge")
+    )
 
 
-def test_rules_of_two_parameters_are_not_judged_on_four_batches():
+def test_rules_with_a_bend_are_not_judged_on_four_batches():
     rng = np.random.default_rng(3)
     runs = lr_runs(rng, lambda b: 1.0)
 
     comparison = compare_rules(best_lrs(runs[runs["global_batch"] > 3840], rng, 200))
 
-    assert set(comparison.table["rule"]) == {"none", "sqrt", "linear"}
-    assert comparison.note == "rules of two parameters need five batches or more, the others four"
-
-
-@pytest.mark.parametrize("beyond", [np.inf, 0.0])
-def test_no_rule_is_fitted_to_a_best_rate_beyond_the_grid(beyond):
-    rng = np.random.default_rng(3)
-    optima = best_lrs(lr_runs(rng, lambda b: b / 3840, noise=1e-3), rng, 50)
-    optima.best[1] = beyond
-
-    comparison = compare_rules(optima)
-
-    assert not len(comparison.table)
-    assert np.isnan(comparison.bends["surge"].value)
-    assert comparison.note == "a best rate is beyond the grid; extend it"
-
-
-def test_rules_are_not_told_apart_where_many_draws_have_no_best_rate():
-    """Judging by the draws that have one would favour whatever these few share."""
-    rng = np.random.default_rng(3)
-    optima = best_lrs(lr_runs(rng, lambda b: b / 3840, noise=1e-3), rng, 200)
-    draws = optima.draws.copy()
-    draws[:20, 1] = np.inf
-
-    comparison = compare_rules(replace(optima, draws=draws))
-
-    assert comparison.table["frequency"].isna().all()
-    assert np.isnan(comparison.bends["saturating"].low)
-    assert comparison.note == (
-        "in 10% of the draws some batch has no best rate: rules not distinguished"
-    )
+    assert set(comparison.table["rule"]) == {"none", "sqrt", "linear", "power"}
+    assert comparison.note == "rules with a bend need five batches or more"
 
 
 def test_the_rule_of_four_is_on_evaluations_where_epochs_have_several():
@@ -386,12 +362,8 @@ def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest
 
     found = exponent(best_warmups(runs, np.random.default_rng(0)))
 
-    assert found.has_interval
-    assert found.note == (
-        "holds if the curve is symmetric: a batch has fewer than five settings; "
-        "left out of the fit, with one finished seed: 1 point; "
-        "runs that diverged are not in the fit: 2 of 24 (2 to 26 %)"
-    )
+    assert found.low < 0 < found.high
+    assert found.high - found.low < 0.5
 
 
 @pytest.mark.parametrize(
@@ -440,20 +412,24 @@ def test_examples_double_where_they_do_and_a_rejected_hyperbola_has_no_ratio():
     assert doubling.value == pytest.approx(10_000, rel=0.05)
 
 
-def test_a_parabola_that_the_data_reject_gives_no_exponent():
+def test_a_response_that_is_no_parabola_has_an_exponent_and_a_best_at_each_batch():
     """Beyond the best warmup accuracy falls four times more slowly."""
 
     def law(batch, warmup):
         u = np.log(warmup + 1) - np.log(5 * (batch / 7680) ** 0.5 + 1)
         return 0.9 - 0.01 * u**2 * (0.25 if u > 0 else 1)
 
-    runs = simulated_runs([3840, 15360, 61440], [0, 2, 5, 10, 20, 40], 5, accuracy=law, noise=0.001)
+    batches = [3840, 15360, 61440]
+    runs = simulated_runs(batches, [0, 2, 5, 10, 20, 40], 5, accuracy=law, noise=0.001)
 
     optima = best_warmups(runs, np.random.default_rng(0))
 
-    assert np.isnan(exponent(optima).value)
-    assert exponent(optima).note.startswith("the parabola does not fit (lack of fit F = ")
-    assert optima.table()["low"].isna().all()
+    table, true = optima.table(), 5 * (np.array(batches) / 7680) ** 0.5
+    assert exponent(optima).low < 0.5 < exponent(optima).high
+    assert exponent(optima).high - exponent(optima).low < 0.2
+    assert (table["low"] < true).all()
+    assert (table["high"] > true).all()
+    assert (table["high"] < 4 * table["low"]).all()
 
 
 def test_what_a_seed_does_to_all_points_widens_no_interval():
