@@ -83,8 +83,7 @@ def best_warmup(rng: np.random.Generator, seeds: int, draws: int, *, beyond: flo
     noise = np.where(runs["warmup_epochs"] == 20, beyond, 1) * rng.normal(size=len(runs))
     found = best_warmups(runs.assign(val_accuracy=accuracy + 0.001 * noise), rng, draws)
     row = found.table().iloc[1]
-    at = Estimate(row["best"], row["low"], row["high"], seeds, "")
-    return REFUSED if found.is_rejected else at
+    return Estimate(row["best"], row["low"], row["high"], seeds, "")
 
 
 def lr_runs(
@@ -134,7 +133,7 @@ def surge_peak(rng: np.random.Generator, seeds: int, draws: int) -> Estimate:
 
 def _bend(runs: pd.DataFrame, rule: str, rng: np.random.Generator, draws: int) -> Estimate:
     optima = best_lrs(runs, rng, draws)
-    return REFUSED if optima.is_rejected else compare_rules(optima).bends[rule]
+    return compare_rules(optima).bends[rule]
 
 
 def breaking_of(

@@ -5,17 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from scipy import stats
 
-from analysis.stats.replicates import (
-    DRAWS,
-    REJECTED,
-    Array,
-    Estimate,
-    Replicates,
-    format_share,
-)
+from analysis.stats.powers import batch_power
+from analysis.stats.replicates import DRAWS, NO_SPREAD, Array, Estimate, Replicates
 from analysis.stats.response import Fitter, Points, Response, fit_response
 from analysis.stats.wild import add_without, drop_wild
 from analysis.tables.metric import ACCURACY, Metric
@@ -23,8 +15,7 @@ from analysis.tables.metric import ACCURACY, Metric
 #: Added to a warmup before taking logarithms, so that a warmup of 0 has a logarithm [epochs].
 WARMUP_OFFSET = 1.0
 
-_REJECTED = "the parabola does not fit"
-_SYMMETRIC = "holds if the curve is symmetric: a batch has fewer than five settings"
+APART = "one shape does not fit all batches: each answers for itself"
 FEWEST_SETTINGS = 3  # of a batch, to tell where the best is
 #: Settings of a batch from which the fit is repeated without either end.
 _FEWEST_TO_CUT = 5
@@ -37,17 +28,14 @@ class Optima:
     """Where the metric is best, at each batch.
 
     Attributes:
-        batches: global batches with enough settings to fit a parabola [examples].
-        best: the vertex at each batch.
-        draws: vertices of the bootstrap draws, shape (draws, batches); None without an interval.
+        batches: global batches with enough settings [examples].
+        best: at each batch; nan if the metric is the same at all settings.
+        draws: the same in draws, shape (draws, batches); None without an interval.
         low_edge: smallest setting tried at each batch.
         high_edge: largest setting tried at each batch.
         num_seeds: fewest replicates of a point.
-        note: points and runs that were left out, and whether the data reject the parabola.
-        is_rejected: whether they do; then there are no draws.
-        no_interval: why the seeds give none; empty if they do.
-        draws_apart: like `draws`, for each batch's own interval, whose error comes from fewer
-            points; if None, `draws` are used.
+        note: what limits them.
+        no_interval: why there is none; empty if there is.
         draws_cut: like `draws`, of other fits, or ends: how far the best depends on the shape.
         response: one response for all batches; None where each batch answers for itself.
         wild: wild seeds in words; empty if there are none.
@@ -61,9 +49,7 @@ class Optima:
     high_edge: Array
     num_seeds: int
     note: str
-    is_rejected: bool = False
     no_interval: str = ""
-    draws_apart: Array | None = None
     draws_cut: tuple[Array, ...] = ()
     response: Response | None = None
     wild: str = ""
@@ -72,8 +58,6 @@ class Optima:
     def table(self) -> pd.DataFrame:
         """A row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
         rows: list[tuple[object, ...]] = []
-        draws = self.draws if self.draws_apart is None else self.draws_apart
-        rejected = _REJECTED if self.is_rejected else ""
         edges = zip(self.batches, self.best, self.low_edge, self.high_edge, strict=True)
         for i, (batch, best, low, high) in enumerate(edges):
             is_interior = bool(low < best < high)
@@ -85,9 +69,8 @@ class Optima:
                 at_edge = "the best setting is 0, the end of its scale"
             if np.isnan(best):
                 at_edge = "no setting is best: the metric is the same at all of them"
-            drawn = None if draws is None else draws[:, i]
-            notes = at_edge, self.no_interval, rejected
-            e = Estimate.from_draws(best, drawn, self.num_seeds, "", *notes)
+            drawn = None if self.draws is None else self.draws[:, i]
+            e = Estimate.from_draws(best, drawn, self.num_seeds, "", at_edge, self.no_interval)
             e = e.widen([cut[:, i] for cut in self.draws_cut])
             if self.without_wild and self.without_wild.best[i] != best:
                 without = self.without_wild.table().iloc[i]
@@ -109,9 +92,8 @@ def best_settings(
     """The setting with the best metric at each batch, and how it moves with the batch.
 
     One response in the logarithm of the setting (of the warmup + 1 epoch) for all batches:
-    `fit_response`. Where one shape does not fit all of them, a parabola at each batch, with seeds
-    resampled inside each point. Intervals of a batch's best include those of fits without either
-    end of the grid: the shape moves it.
+    `fit_response`. Where one shape does not fit all of them, one for each batch. Intervals of a
+    batch's best include those of fits without either end of the grid: the shape moves it.
 
     Uses `outcome`, `global_batch`, the metric, the column, and others that vary besides.
 
@@ -158,29 +140,62 @@ def fit_optima(
 ) -> Optima:
     """As `best_settings`, for points with a `global_batch`, the column and the others.
 
-    `lost` counts the runs that diverged, by batch and settings. Parabolas are fitted at the most
-    frequent values of the others.
+    `lost` counts the runs that diverged, by batch and settings.
     """
     lost = pd.Series(dtype=float) if lost is None else lost
-    found = collect_points(cells, column, metric.sign, lost, others)
-    response = fit_response(found[0], rng, draws) if found else None
     offset = offset_of(column)
+
+    def settings(places: Array) -> Array:
+        with np.errstate(over="ignore"):  # a best far beyond the grid is at infinity
+            return np.maximum(np.exp(places) - offset, 0.0)
+
+    found = collect_points(cells, column, metric.sign, lost, others)
+    if found is None:
+        return _flat_optima(cells, column)
+    points, num_seeds = found[0], cells.num_seeds
+    response = fit_response(points, rng, draws)
     if response and not response.is_rejected:
+        optima = optima_of(response, num_seeds, rng, draws, settings)
+        if cells.no_interval != NO_SPREAD:
+            return optima
+        return replace(optima, draws=None, draws_cut=(), no_interval=NO_SPREAD)
+    each = [
+        fit_response(points.keep(points.batches == batch), rng, draws)
+        for batch in np.unique(points.batches)
+    ]
+    return _join([optima_of(part, num_seeds, rng, draws, settings) for part in each if part])
 
-        def settings(places: Array) -> Array:
-            with np.errstate(over="ignore"):  # a best far beyond the grid is at infinity
-                return np.maximum(np.exp(places) - offset, 0.0)
 
-        return optima_of(response, cells.num_seeds, rng, draws, settings)
-    for name in others:
-        cells = cells.keep(cells.points[name] == cells.points[name].mode()[0])
-    several_seeds, left_out = cells.drop_single()
-    found = _fit_parabolas(several_seeds, column, rng, draws, metric)
-    num_lost = int(lost.sum())
-    ended = format_share(num_lost, num_lost + int(cells.counts.sum())) if num_lost else ""
-    diverged = f"runs that diverged are not in the fit: {ended}" if num_lost else ""
-    notes = filter(None, [found.note, left_out, diverged])
-    return replace(found, note="; ".join(notes))
+def _flat_optima(cells: Replicates, column: str) -> Optima:
+    """Of batches with enough settings, whose metric is the same at all of them."""
+    by_batch = cells.points.groupby("global_batch")[column]
+    grids = by_batch.agg(["nunique", "min", "max"]).astype(float)
+    grids = grids[grids["nunique"] >= FEWEST_SETTINGS]
+    low, high = grids["min"].to_numpy(), grids["max"].to_numpy()
+    batches = grids.index.to_numpy(float)
+    none, why = np.full(len(grids), np.nan), cells.no_interval
+    return Optima(batches, none, None, low, high, cells.num_seeds, note="", no_interval=why)
+
+
+def _join(parts: Sequence[Optima]) -> Optima:
+    """The optima of batches each of which answers for itself."""
+    if not parts:
+        none = np.empty(0)
+        return Optima(none, none, None, none, none, 0, note="")
+    tables = pd.concat([part.table() for part in parts], ignore_index=True)
+    draws = [part.draws for part in parts if part.draws is not None]
+    has_all = len(draws) == len(parts)
+    return Optima(
+        batches=np.concatenate([part.batches for part in parts]),
+        best=np.concatenate([part.best for part in parts]),
+        draws=np.concatenate(draws, axis=1) if has_all else None,
+        low_edge=np.concatenate([part.low_edge for part in parts]),
+        high_edge=np.concatenate([part.high_edge for part in parts]),
+        num_seeds=parts[0].num_seeds,
+        note=APART if len(parts) > 1 else "",
+        no_interval=next((part.no_interval for part in parts if part.no_interval), ""),
+        draws_cut=(tables[["low", "high"]].to_numpy(float).T,) if has_all else (),
+    )
 
 
 def collect_points(
@@ -188,8 +203,8 @@ def collect_points(
 ) -> tuple[Points, pd.MultiIndex] | None:
     """Points for `fit_response`, and their batch and settings.
 
-    None if no batch has three settings, or the metric of a batch is the same at all of them. Where
-    runs diverged, the metric is at most the mean of those that finished; where none did, at most
+    None if no batch has three settings at which the metric is not the same everywhere. Where runs
+    diverged, the metric is at most the mean of those that finished; where none did, at most
     the worst mean of the batch. Batches with fewer settings are left out. In other settings the
     response is a parabola, whose best moves with the batch.
 
@@ -210,12 +225,12 @@ def collect_points(
     frame["lost"] = frame["lost"].fillna(0.0) if len(lost) else 0.0
     seen = frame[frame["value"].notna()].reset_index()
     by_batch = seen.groupby("global_batch")
-    usable = by_batch[column].nunique() >= FEWEST_SETTINGS
+    is_enough = by_batch[column].nunique() >= FEWEST_SETTINGS
     is_flat = by_batch["value"].agg(np.ptp) <= _ROUNDING * by_batch["value"].agg(
         lambda v: v.abs().max()
     )
-    usable = usable[usable].index
-    if not len(usable) or is_flat[usable].any():
+    usable = is_enough.index[is_enough & ~is_flat]
+    if not len(usable):
         return None
     frame["value"] = frame["value"].fillna(frame.groupby(level=0)["value"].transform("min"))
     frame = frame[frame.index.isin(usable, level=0)]
@@ -305,191 +320,39 @@ def cut_ends(points: Points) -> list[Points]:
     return [points.keep(~np.isin(np.arange(len(points.places)), end)) for end in ends]
 
 
-def _fit_parabolas(
-    cells: Replicates, column: str, rng: np.random.Generator, draws: int, metric: Metric
-) -> Optima:
-    """As `fit_optima`, a parabola at each batch."""
-    offset = offset_of(column)
-    batch = cells.points["global_batch"].to_numpy(dtype=float)
-    setting = cells.points[column].to_numpy(dtype=float)
-    sizes, counts = np.unique(batch, return_counts=True)
-    batches = sizes[counts >= FEWEST_SETTINGS]
-    places = [np.flatnonzero(batch == b) for b in batches]
-    u = np.log(setting + offset)
-
-    def vertices(means: Array, parts: list[NDArray[np.intp]] = places) -> Array:
-        columns = [
-            _vertex(u[p], metric.sign * means[:, p], cells.counts[p].astype(float)) for p in parts
-        ]
-        if not columns:
-            return np.empty((len(means), 0))
-        with np.errstate(over="ignore"):  # a vertex far beyond the grid is at infinity
-            return np.maximum(np.exp(np.stack(columns, axis=1)) - offset, 0.0)
-
-    best = vertices(cells.means[None, :])[0]
-    drawn, apart, cut, note = None, None, list[Array](), ""
-    if not cells.no_interval:
-        note = _misfit(cells, u, places)
-        if not note and places:
-            together, own = (
-                cells.resampled_means(rng, draws, freedom, blocks=places)
-                for freedom in _freedom(cells, u, np.log(batches), places)
-            )
-            drawn, apart = vertices(together), vertices(own)
-            cut = [vertices(together, p) for p in _cut_ends(places, setting, best) if p]
-            note = "" if cut else _SYMMETRIC
-    return Optima(
-        batches=batches,
-        best=best,
-        draws=drawn,
-        low_edge=np.array([setting[p].min() for p in places]),
-        high_edge=np.array([setting[p].max() for p in places]),
-        num_seeds=cells.num_seeds,
-        note=note,
-        is_rejected=note.startswith(_REJECTED),
-        no_interval=cells.no_interval,
-        draws_apart=apart,
-        draws_cut=tuple(cut),
-    )
-
-
-def _cut_ends(
-    places: list[NDArray[np.intp]], setting: Array, best: Array
-) -> list[list[NDArray[np.intp]]]:
-    """The places without the first of each batch, and without the last; none if those are few.
-
-    An end next to which the best setting lies stays: without it there is no optimum to find.
-    """
-    if min(map(len, places)) < _FEWEST_TO_CUT:
-        return []
-    pairs = [*zip(places, best, strict=True)]
-    return [
-        [p[1:] if setting[p[1]] < b else p for p, b in pairs],
-        [p[:-1] if setting[p[-2]] > b else p for p, b in pairs],
-    ]
-
-
-def _freedom(
-    cells: Replicates, u: Array, x: Array, places: list[NDArray[np.intp]]
-) -> tuple[float, Array]:
-    """Degrees of freedom of the vertices' slope in x, and for each point of its batch's vertex."""
-    gradients = np.zeros((len(places), len(u)))
-    for row, place in zip(gradients, places, strict=True):
-        weights = cells.counts[place].astype(float)
-        design, _ = _design(u[place], weights)
-        root = np.sqrt(weights)
-        solve = np.linalg.pinv(design * root[:, None]) * root
-        _, slope, curvature = solve @ cells.means[place]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            row[place] = (slope * solve[2] - curvature * solve[1]) / (2 * curvature**2)
-    together = cells.freedom((x - x.mean()) @ gradients, places)
-    apart = np.full(len(u), together)
-    for place, gradient in zip(places, gradients, strict=True):
-        apart[place] = cells.freedom(gradient, places)
-    return together, apart
-
-
-def _misfit(cells: Replicates, u: Array, places: list[NDArray[np.intp]]) -> str:
-    """Why the parabolas of all batches together are rejected; empty if they are not."""
-    deviations, freedom = cells.deviations(places)
-    parts = [place for place in places if len(place) > 3]
-    free_fit = sum(len(place) - 3 for place in parts)
-    if not free_fit:
-        return ""
-    sums = [float((d**2).sum()) * (len(d) - 1) / len(d) for d in deviations]
-    pure = float(np.mean(np.array(sums) / (cells.counts - 1)))
-    scatter = sum(_scatter(u[p], cells.means[p], cells.counts[p]) for p in parts) / free_fit
-    if pure == 0:
-        return ""
-    f = scatter / pure
-    p = float(stats.f.sf(f, free_fit, freedom))
-    return f"{_REJECTED} (lack of fit F = {f:.3g}, p = {p:.2g})" if p < REJECTED else ""
-
-
-def _design(u: Array, weights: Array) -> tuple[Array, float]:
-    """Columns of a weighted parabola, and the center that they are relative to."""
-    center = float(np.average(u, weights=weights))
-    return np.stack([np.ones_like(u), u - center, (u - center) ** 2], axis=1), center
-
-
-def _scatter(u: Array, means: Array, counts: NDArray[np.int64]) -> float:
-    """Weighted sum of squares of the means about their parabola."""
-    weights = counts.astype(float)
-    design, _ = _design(u, weights)
-    root = np.sqrt(weights)
-    fit = np.linalg.lstsq(design * root[:, None], means * root, rcond=None)[0]
-    return float((weights * (means - design @ fit) ** 2).sum())
-
-
-def _vertex(u: Array, means: Array, weights: Array) -> Array:
-    """Place of the maximum of a weighted parabola; infinite if it has none near the grid.
-
-    It is nan for equal means: the sign of their slope is chance.
-    """
-    design, center = _design(u, weights)
-    root = np.sqrt(weights)[:, None]
-    _, slope, curvature = np.linalg.lstsq(design * root, (means * root.T).T, rcond=None)[0]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        vertex = center - slope / (2.0 * curvature)
-    span = u.max() - u.min()
-    is_near = (curvature < 0) & (vertex > u.min() - span) & (vertex < u.max() + span)
-    vertex = np.where(is_near, vertex, np.where(slope > 0, np.inf, -np.inf))
-    is_flat = np.ptp(means, axis=1) <= _ROUNDING * np.abs(means).max(axis=1)
-    return np.where(is_flat, np.nan, vertex)
-
-
 def exponent(optima: Optima) -> Estimate:
     """How the best setting grows with the batch.
 
-    ``log(best) = a + b * log(global_batch)``, least squares over batches; the interval of b by
-    repeating the whole fit on each bootstrap draw, as in `best_warmups`.
+    That of the response of all batches (`fit_response`); where each batch answers for itself, the
+    slope of log best on log batch, with an interval from the scatter of the batches.
 
     Returns:
-        The exponent b: 0 constant, 0.5 square root, 1 linear.
+        The exponent: 0 constant, 0.5 square root, 1 linear.
     """
-    method = "slope of log best on log batch; 95 % percentile bootstrap over seeds"
     if len(optima.batches) < 2:
         note = "two or more batches, each with three or more settings, are needed"
-        return Estimate.from_draws(np.nan, None, optima.num_seeds, method, note)
+        return Estimate.from_draws(np.nan, None, optima.num_seeds, "", note)
     if optima.without_wild:
         all_seeds = exponent(replace(optima, without_wild=None))
         return add_without(all_seeds, optima.wild, exponent(optima.without_wild))
-    if optima.is_rejected:
-        return Estimate.from_draws(np.nan, None, optima.num_seeds, method, optima.note)
     if optima.response:
-        return replace(optima.response.exponent, num_seeds=optima.num_seeds)
-    value = _slopes(optima.batches, optima.best[None, :])[0]
-    notes: list[str] = []
-    table = optima.table()
-    is_flat = table["best"].isna()
-    for words, there in (
-        ("the metric is the same at all settings", is_flat),
-        ("the best is at an end of the grid, or beyond,", ~table["is_interior"] & ~is_flat),
-    ):
-        if there.any():
-            names = ", ".join(f"{b:,}" for b in table.loc[there, "global_batch"])
-            notes.append(f"{words} at batch {names}")
-    drawn = None if optima.draws is None else _slopes(optima.batches, optima.draws)
-    notes.append(optima.no_interval)
-    if np.isfinite(value):
-        notes.append(optima.note)
-    found = Estimate.from_draws(value, drawn, optima.num_seeds, method, *notes)
-    return found.widen([_slopes(optima.batches, cut) for cut in optima.draws_cut])
+        found = replace(optima.response.exponent, num_seeds=optima.num_seeds)
+        if not optima.no_interval:
+            return found
+        return replace(found, low=np.nan, high=np.nan, note=optima.no_interval)
+    is_known = np.isfinite(optima.best) & (optima.best > 0)
+    if is_known.all():
+        found = batch_power(optima.batches, optima.best, optima.num_seeds)
+        return replace(found, note="; ".join(filter(None, [optima.note, found.note])))
+    named = ", ".join(f"{batch:,.0f}" for batch in optima.batches[~is_known])
+    is_flat = np.isnan(optima.best).any()
+    why = "the metric is the same at all settings" if is_flat else "the best is beyond the grid"
+    notes = f"{why} at batch {named}", optima.note, optima.no_interval
+    note = "; ".join(filter(None, notes))
+    return Estimate.from_draws(np.nan, None, optima.num_seeds, "", note)
 
 
 def exponent_draws(optima: Optima) -> tuple[Estimate, list[Array]]:
-    """The exponent and its draws: with all settings, and without either end; none if unknown."""
-    found = exponent(optima)
-    if optima.draws is None or np.isnan(found.value):
-        return found, []
-    if optima.response:
-        return found, [optima.response.exponents]
-    return found, [_slopes(optima.batches, d) for d in (optima.draws, *optima.draws_cut)]
-
-
-def _slopes(batches: Array, best: Array) -> Array:
-    x = np.log(batches) - np.log(batches).mean()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        y = np.where(best > 0, np.log(best), np.nan)
-        slopes = (y @ x) / (x @ x)
-    return np.where(np.isfinite(slopes), slopes, np.nan)
+    """The exponent and its draws; none where each batch answers for itself."""
+    has_draws = optima.response and optima.draws is not None
+    return exponent(optima), [optima.response.exponents] if has_draws and optima.response else []

@@ -233,13 +233,13 @@ def fit_shapes(fitter: Fitter, shifts: Array, num_parameters: int = 1) -> list[S
     for columns in range(2, min(_MOST_COLUMNS, max(2, settings - 1)) + 1):
         count = columns + points.others.shape[1] + num_parameters
         freedom = apart + points.free - count - 2
-        if freedom <= 0 or apart < count:
+        if apart < count or (freedom <= 0 and columns > 2):
             continue
         profile = fitter.profile(shifts, columns)
         best = int(profile.sums.argmin())
         size = apart + points.free
         least = max((profile.sums[best] + points.square) / size, 1e-300)
-        penalty = 2 * (count + 1) * (1 + (count + 2) / freedom)
+        penalty = 2 * (count + 1) * (1 + (count + 2) / freedom if freedom > 0 else 1)
         criterion = float(size * np.log(least) + penalty) + fitter.cost
         known = _variance(fitter, profile, best, apart - count)
         shapes.append(Shape(fitter, columns, criterion, best, *known, profile))
@@ -439,12 +439,13 @@ def fit_response(points: Points, rng: np.random.Generator, draws: int) -> Respon
     fitters = [f for f in (_settle(points, law, departure) for departure in _DEPARTURES) if f]
     if not fitters:
         return None
-    exponent, shapes, places = search_law(fitters, EXPONENTS, law)
+    moves = int(len(fitters[0].batches) > 1)
+    exponent, shapes, places = search_law(fitters, EXPONENTS, law, moves)
     for _ in range(_ROUNDS if points.offset else 0):
         best = _best_places(shapes, law, exponent.value)
         at = float(np.clip(best.mean(), points.places.min(), points.places.max()))
         law = _law(points, at)
-        exponent, shapes, places = search_law(fitters, EXPONENTS, law)
+        exponent, shapes, places = search_law(fitters, EXPONENTS, law, moves)
     shape, best = best_shape(shapes), _best_places(shapes, law, exponent.value)
     moved = law(np.array([[exponent.value]]))[0]
     tops, exponents = _draw_tops(shapes, places, rng, draws)
@@ -575,6 +576,8 @@ def _draw_tops(
     The values are those of the best shape with normal noise, stretched by Student's factor.
     """
     best = best_shape(shapes)
+    if not np.isfinite(best.variance):
+        return np.full(draws, np.nan), np.full(draws, np.nan)
     fitter, basis = best.fitter, best.profile.basis[best.best]
     points, root = fitter.points, np.sqrt(np.maximum(fitter.weights, 1e-300))
     values = fitter.residuals(points.measured)

@@ -119,7 +119,7 @@ def draw_rates(tuned: Tuned, width: Width = "screen") -> Drawing | None:
     style.batch_axis(axes, [int(batch) for batch in batches])
     sheet.label(BATCH, "peak learning rate")
     bars = f"Bars: 95 % bootstrap, {optima.num_seeds} or more studies per batch."
-    note = f"{'No intervals:' if optima.is_rejected else bars} {optima.note}"
+    note = f"{bars} {optima.note}"
     return sheet.finish(frame, "Tuned learning rate against batch", [note.strip()])
 
 

@@ -187,7 +187,7 @@ def regret(tuned: Tuned, optima: Optima) -> pd.DataFrame:
     The losses at both rates are interpolated within each study between the trials at the nearest
     rates, with other tuned settings as those trials had them. A parabola through trials that differ
     by less than their noise has its vertex anywhere: where the interval of a tuned rate is wider
-    than the range, or parabolas are rejected, the median rate of the best trials is used instead.
+    than the range the median rate of the best trials is used instead.
 
     Args:
         tuned: the studies.
@@ -206,12 +206,10 @@ def regret(tuned: Tuned, optima: Optima) -> pd.DataFrame:
     table = optima.table()
     is_open = (table["low"] < optima.low_edge) | (table["high"] > optima.high_edge)
     for batch, rate, is_unbounded in zip(optima.batches, optima.best, is_open, strict=True):
-        is_replaced = optima.is_rejected or is_unbounded
         here = best_of_studies.loc[best_of_studies["global_batch"] == batch, "peak_lr"]
-        best.append(float(here.median() if is_replaced else rate))
-        why = "does not fit" if optima.is_rejected else "has no vertex"
-        note = f"tuned_peak_lr is that of the best trial: the parabola {why}"
-        notes.append(note if is_replaced else "")
+        best.append(float(here.median() if is_unbounded else rate))
+        note = "tuned_peak_lr is that of the best trial: the range does not hold the interval"
+        notes.append(note if is_unbounded else "")
     rows: list[tuple[object, ...]] = []
     for rule, factors in _rule_factors(optima):
         for batch, factor, tuned_rate, note in zip(

@@ -92,11 +92,11 @@ def _show_edges(optima: Optima, table: pd.DataFrame) -> pd.DataFrame:
 def _describe_rules(tuned: Tuned, optima: Optima) -> Iterator[str]:
     compared = compare_rules(optima)
     bend = compared.bends["saturating"]
-    if optima.is_rejected or not len(compared.table):
+    if not len(compared.table):
         yield f"No rule can be fitted to the tuned rates: {optima.note or compared.note}."
     else:
         yield _format(f"Rules fitted to the tuned rates. {compared.note}".strip(), compared.table)
-    if not (optima.is_rejected or np.isnan(bend.value)):
+    if not np.isnan(bend.value):
         yield f"If the saturating rule holds, it bends at batch {_format_estimate(bend)}."
     yield _format("Regret of each rule's rate against the tuned one", regret(tuned, optima))
 

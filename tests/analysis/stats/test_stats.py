@@ -116,15 +116,15 @@ def test_an_optimum_beyond_the_grid_is_unbounded_but_no_warmup_ends_its_scale(la
     assert all(note in text for text in table["note"])
 
 
-def test_one_seed_gives_an_estimate_without_an_interval():
-    runs = simulated_runs(
-        [256, 1024], [0, 5, 10], 1, accuracy=lambda b, w: 0.5 - (np.log(w + 1) - 1.5) ** 2 / 10
-    )
+def test_one_seed_of_few_points_gives_an_estimate_without_an_interval():
+    law = lambda b, w: 0.5 - (np.log(w + 1) - 1.5) ** 2 / 10  # noqa: E731
+    runs = simulated_runs([256], [0, 5, 10], 1, accuracy=law)
 
-    found = exponent(best_warmups(runs, np.random.default_rng(0)))
+    row = best_warmups(runs, np.random.default_rng(0)).table().iloc[0]
 
-    assert not found.has_interval
-    assert "one seed: no interval" in found.note
+    assert row["best"] == pytest.approx(np.expm1(1.5), rel=0.02)
+    assert np.isnan(row["low"])
+    assert "too few points: no interval" in row["note"]
 
 
 @pytest.mark.parametrize(
