@@ -12,6 +12,7 @@ submitted it was killed before it recorded the job's number.
 
 import json
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -21,15 +22,13 @@ from typing import Any, Literal
 
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
-from sweeper.spec.outcomes import Outcome
+from sweeper.spec.outcomes import MAY_GO_ON
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json, read_as, read_mapping, unique_suffix
 
 COMMENT = "sweeper "
-#: Outcomes after which a job may make another attempt; they are final only once the job is gone.
-MAY_GO_ON = frozenset({Outcome.PREEMPTED, Outcome.OUT_OF_MEMORY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +120,11 @@ class Tickets:
         folder = self.folder / name
         claim(folder)
         return folder
+
+    def discard_submission(self, name: str) -> None:
+        """Remove the folder of a submission that was refused."""
+        release(self.folder / name)
+        shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def record_job(self, name: str, job: str) -> None:
         """Record the number of a submission's array, and release its folder."""

@@ -241,15 +241,17 @@ def _task(
     is_early = spec.run_id in planned.early
     if ended and not rerun and not is_early and is_settled(ended.outcome, retry):
         return None
-    last = ledger.last_attempt(spec.run_id)
-    if last == 0 or (ended and ended.attempt >= last):
-        return Task(spec=spec, number=last + 1, from_scratch=rerun)
+    last, row = ledger.last_attempt(spec.run_id), ended.attempt if ended else 0
+    if row >= last:
+        return Task(spec=spec, number=row + 1, from_scratch=rerun)
     end = attempt_state(ledger, spec.run_id, last)
     if end is Open.HELD:  # running in another process: that attempt is what to wait for
         return Task(spec=spec, number=last)
     if end is Open.ABANDONED:
         end = recover_attempt(ledger, spec.run_id, last)
-    if end is not None and is_settled(end.outcome, retry) and not rerun:
+        if end is None:  # another process has taken it over
+            return Task(spec=spec, number=last)
+    if is_settled(end.outcome, retry) and not rerun:
         since.add(spec.run_id)
     return Task(spec=spec, number=last + 1, from_scratch=rerun)
 

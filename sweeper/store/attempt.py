@@ -1,5 +1,6 @@
 """One attempt at a run, seen from outside: its folder, progress and row, and its state."""
 
+import json
 import math
 import socket
 import time
@@ -21,11 +22,13 @@ from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.values import LARGEST
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP, KEPT
 from sweeper.store.energy import energy_kwh
-from sweeper.store.lease import claim, holds, is_held, release
+from sweeper.store.lease import claim, holds, is_held, release, take_over
 from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import own_code, read_hashes, record_code
 from sweeper.store.publish import (
+    TakenOver,
     Text,
+    open_partial,
     parse_as,
     publish_json,
     publish_text,
@@ -33,10 +36,9 @@ from sweeper.store.publish import (
     read_mapping,
 )
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
-from sweeper.store.row_file import ROW_FOLDERS
 from sweeper.store.seal import is_sound
 
-_CANCEL = "cancel.txt"
+_CANCEL, _RELEASED = "cancel.txt", "released.json"
 _PEAK_LR = "peak_lr.json"
 
 
@@ -139,6 +141,13 @@ class Attempt:
         folder = ledger.attempt_folder(spec.run_id, number)
         if not claim(folder):
             return None
+        with suppress(TakenOver):
+            return cls._begin(spec, ledger, number, from_scratch=from_scratch)
+        return None
+
+    @classmethod
+    def _begin(cls, spec: RunSpec, ledger: Ledger, number: int, *, from_scratch: bool) -> "Attempt":
+        folder = ledger.attempt_folder(spec.run_id, number)
         ledger.mark_active(spec.run_id, number)
         facts = spec.facts.model_dump(exclude_none=True)
         config = {**spec.config.resolved, **facts, "micro_batch": spec.split.micro_batch}
@@ -146,6 +155,7 @@ class Attempt:
             publish_json(folder / _PEAK_LR, spec.schedule.peak_lr)
         publish_json(folder / "config.json", config)
         attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
+        attempt._check_ours()
         if from_scratch:
             for left in (attempt.checkpoint, *folder.parent.glob(KEPT.format("*"))):
                 left.unlink(missing_ok=True)
@@ -157,7 +167,9 @@ class Attempt:
             is_resumed = True
         record_code(code, folder, ledger.results, resumed=before if is_resumed else None)
         if is_sound(attempt.checkpoint):
+            attempt._check_ours()
             return attempt
+        attempt._check_ours()
         aside = attempt.checkpoint.replace(folder / "damaged.ckpt")
         record_code(code, folder, ledger.results)
         note = f"Warning: {attempt.checkpoint} is damaged: moved to {aside}, trained from scratch."
@@ -189,18 +201,13 @@ class Attempt:
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether a later attempt exists, because this attempt's holder was presumed dead."""
-        return self.folder.with_name(f"{self.number + 1:03d}").exists()
+        """Whether another process has it or a later one, as its holder was presumed dead."""
+        return not self.is_ours or self.folder.with_name(f"{self.number + 1:03d}").exists()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process holds it."""
+        """Whether this process holds it, and no other has taken it over."""
         return holds(self.folder)
-
-    @property
-    def is_released(self) -> bool:
-        """Whether its end was recorded."""
-        return (self.folder / "released.json").exists()
 
     def request_cancel(self, reason: str) -> None:
         """Ask the process that holds this attempt to end it at once, preempted for this reason."""
@@ -234,18 +241,38 @@ class Attempt:
         age_s = time.time() - max(times) if times else 0.0
         return age_s if age_s >= 0 else math.inf
 
-    def end(self, end: End, ledger: Ledger) -> None:
-        """Publish the attempt's row and curve, then release it."""
-        ledger.publish(self.row(end, ledger.results), self.curve())
-        self.settle(end, ledger)
+    def end(self, end: End, ledger: Ledger) -> bool:
+        """Publish the attempt's row and curve, then release it; False if it is no longer ours."""
+        try:
+            self._check_ours()
+            row = self.row(end, ledger.results)
+            ledger.publish(row, self.curve(), within=self.folder, check=self._check_ours)
+            self.settle(end, ledger)
+        except TakenOver:
+            return False
+        except FileNotFoundError:  # removed by who has taken it over
+            if self.is_ours:
+                raise
+            return False
+        return True
 
     def settle(self, end: End, ledger: Ledger) -> None:
-        """Once its row is published: remove what is no longer needed, and release the attempt."""
+        """Once its row is published: remove what is no longer needed, and release the attempt.
+
+        Its own files are removed while it is still held. Raises `TakenOver` if it is not.
+        """
         is_last_use = end.outcome.is_result and self.spec.config.keep_checkpoint is not True
         if is_last_use and not self.is_taken_over:
             self.checkpoint.unlink(missing_ok=True)
-        publish_json(self.folder / "released.json", asdict(end))
-        _release_files(ledger, self.spec.run_id, self.number)
+        _remove_leftovers(self.folder)
+        with open_partial(self.folder / _RELEASED, check=self._check_ours) as partial:
+            partial.write_text(json.dumps(asdict(end), indent=1))
+        release(self.folder)
+        ledger.mark_inactive(self.spec.run_id, self.number)
+
+    def _check_ours(self) -> None:
+        if not self.is_ours:
+            raise TakenOver
 
     def curve(self) -> list[dict[str, Any]]:
         """The rows of its evaluations, up to the first truncated or damaged line."""
@@ -325,53 +352,65 @@ def end_from_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -
     return replace(end, reason=f"{why_stopped()} {end.reason}")
 
 
-def _release_files(ledger: Ledger, run_id: str, number: int) -> None:
-    """Release an attempt, and remove the files that it needed only while it was running."""
-    folder = ledger.attempt_folder(run_id, number)
-    release(folder)
-    is_latest = number == ledger.last_attempt(run_id)  # a later attempt may be writing right now
-    for left in ("rendezvous", GRACEFUL_STOP, "*.tmp", ".now-*"):
-        for path in (*folder.glob(left), *(folder.parent.glob(left) if is_latest else ())):
-            path.unlink(missing_ok=True)
-    for table in ROW_FOLDERS if is_latest else ():
-        for path in (ledger.results / table).glob(f".{run_id}-*.tmp"):
-            path.unlink(missing_ok=True)
-    ledger.mark_inactive(run_id, number)
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the files that an attempt needed only while it was running, and half-written ones.
+
+    All of them bear its number or are in its folder: a later attempt may be writing right now.
+    """
+    here = ("rendezvous", GRACEFUL_STOP, "*.tmp", ".now-*")
+    left = [path for pattern in here for path in folder.glob(pattern)]
+    for path in (*left, *folder.parent.glob(f"*.{folder.name}.tmp")):
+        path.unlink(missing_ok=True)
 
 
 def attempt_state(ledger: Ledger, run_id: str, number: int) -> AttemptState:
     """The state of an attempt."""
     folder = ledger.attempt_folder(run_id, number)
-    released = read_as(End, folder / "released.json")
+    released = read_as(End, folder / _RELEASED)
     return released or (Open.HELD if is_held(folder) else Open.ABANDONED)
 
 
-def recover_attempt(ledger: Ledger, run_id: str, number: int) -> End | None:
-    """Give an abandoned attempt its row: the end that its worker recorded, or preempted.
+def recover_attempt(
+    ledger: Ledger, run_id: str, number: int, why: str = "its launcher was gone"
+) -> End | None:
+    """Take an abandoned attempt over, and give it its row: as its worker recorded, or preempted.
 
-    None if it has no valid config, as when its holder died before writing it.
+    None if another process has it. Without a valid config, as when its holder died before writing
+    it, it gets no row.
     """
-    attempt = Attempt.load(ledger, run_id, number)
-    if attempt is None:
-        ledger.mark_inactive(run_id, number)
+    folder = ledger.attempt_folder(run_id, number)
+    if not take_over(folder):
         return None
-    end = attempt.end_of_stopped(lambda: "its launcher was gone")
-    attempt.end(end, ledger)
-    return end
+    if end := read_as(End, folder / _RELEASED):  # by another process, meanwhile
+        release(folder)
+        return end
+    if (attempt := Attempt.load(ledger, run_id, number)) is None:
+        end = End(outcome=Outcome.PREEMPTED, reason=f"{why} before it began")
+        publish_json(folder / _RELEASED, asdict(end))
+        release(folder)
+        ledger.mark_inactive(run_id, number)
+        return end
+    row = ledger.find_row(run_id, number)  # its holder may have come so far
+    stated = ledger.read_row(row, ["reason"]) if row else []
+    if row and stated:
+        end = End(outcome=row.outcome, reason=stated[0]["reason"])
+        with suppress(TakenOver):
+            attempt.settle(end, ledger)
+            return end
+        return None
+    end = attempt.end_of_stopped(lambda: why)
+    return end if attempt.end(end, ledger) else None
 
 
 def finish_abandoned(ledger: Ledger) -> None:
     """Finish what killed launchers left undone: rows, releases, removals."""
-    ended = ledger.ended()
+    ledger.mend()
     for run_id, number in ledger.active():
         state = attempt_state(ledger, run_id, number)
-        row = ended.get(run_id)
         if isinstance(state, End):
-            _release_files(ledger, run_id, number)
-        elif state is Open.HELD:
-            continue
-        elif row and row.attempt == number and (left := Attempt.load(ledger, run_id, number)):
-            published = ledger.rows({run_id}, ["reason"])[run_id]
-            left.settle(End(outcome=row.outcome, reason=published["reason"]), ledger)
-        else:
+            folder = ledger.attempt_folder(run_id, number)
+            _remove_leftovers(folder)
+            release(folder)
+            ledger.mark_inactive(run_id, number)
+        elif state is Open.ABANDONED:
             recover_attempt(ledger, run_id, number)

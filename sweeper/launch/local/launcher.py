@@ -28,10 +28,11 @@ from sweeper.launch.shared_memory import shared_folder
 from sweeper.planning.plan import Event, Task, Tasks, known_tasks
 from sweeper.spec.batch import smaller_micro_batch
 from sweeper.spec.method_checks import takes_micro_batches_whole
-from sweeper.spec.outcomes import Outcome
+from sweeper.spec.outcomes import MAY_GO_ON, Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import slow_split
 from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
+from sweeper.store.lease import was_taken_over
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 
@@ -219,7 +220,7 @@ class _Runs:
                 if attempt.is_taken_over:  # because this process's heartbeat had stopped
                     kill_processes(run.processes)
                     self._forget_running(attempt)
-                    self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number + 1))
+                    self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number))
                 elif (reason := attempt.cancel_reason()) is not None:  # as of a pruned trial
                     kill_processes(run.processes)
                     self._publish(attempt, End(outcome=Outcome.PREEMPTED, reason=reason))
@@ -228,7 +229,7 @@ class _Runs:
             if end := collect_end(run, self.why_stopped):
                 self._publish(run.attempt, end)
                 self.memory.record_end(run.attempt, end.outcome)
-                if end.outcome == Outcome.OUT_OF_MEMORY:
+                if end.outcome == Outcome.OUT_OF_MEMORY and run.attempt.spec.run_id in self._ended:
                     self._retry_with_less_memory(run.attempt)
         return Event(ended=self._take_ended())
 
@@ -237,14 +238,16 @@ class _Runs:
         for task in list(self._remote_runs):
             run_id = task.spec.run_id
             state = attempt_state(self.ledger, run_id, task.number)
-            if state is Open.HELD:
+            if state is Open.ABANDONED:
+                state = recover_attempt(self.ledger, run_id, task.number)
+            if not isinstance(state, End):
                 continue
             self._remote_runs.remove(task)
-            if isinstance(state, End):
-                self._ended[run_id] = state
-            else:
-                recover_attempt(self.ledger, run_id, task.number)
+            was_abandoned = was_taken_over(self.ledger.attempt_folder(run_id, task.number))
+            if was_abandoned and state.outcome in MAY_GO_ON:
                 self._waiting.append(Task(spec=task.spec, number=task.number + 1))
+            else:
+                self._ended[run_id] = state
 
     def _retry_with_less_memory(self, attempt: Attempt) -> None:
         """Resume a run that ran out of memory with half its micro-batch, unless that is fixed."""
@@ -267,12 +270,18 @@ class _Runs:
         return ended
 
     def _publish(self, attempt: Attempt, end: End) -> None:
-        """Publish the end of an attempt whose processes are gone; Ctrl-C waits until it is done."""
+        """Publish the end of an attempt whose processes are gone; Ctrl-C waits until it is done.
+
+        If another process has taken it over, the run is that process's.
+        """
         run_id = attempt.spec.run_id
         end = replace(end, reason=end.reason + self._retried.get(run_id, ""))
         with defer_signals():
-            attempt.end(end, self.ledger)
+            is_published = attempt.end(end, self.ledger)
             self._forget_running(attempt)
+            if not is_published:
+                self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number))
+                return
             self._ended[run_id] = end
         is_early = attempt.is_early_failure(end) and not attempt.spec.config.keep_going
         self._first_ends.add(run_id, end.reason, is_early=is_early)
@@ -296,7 +305,7 @@ class _Runs:
     def stop(self) -> None:
         """Stop all running runs; they resume from their checkpoints if the command is repeated."""
         latest, running = self._latest, [run.attempt for run in self._running]
-        if latest and latest not in running and not latest.is_released:
+        if latest and latest not in running and latest.is_ours:
             # it had been claimed, but not started, when a signal arrived
             self._publish(latest, latest.end_of_stopped(self.why_stopped))
         GracefulStop(self._running).wait()

@@ -5,9 +5,9 @@ import time
 from collections.abc import Generator
 
 from sweeper.launch.ranks import LocalRanks
-from sweeper.launch.tickets import MAY_GO_ON, Ticket, Tickets
+from sweeper.launch.tickets import Ticket, Tickets
 from sweeper.planning.plan import Event, Task, Tasks
-from sweeper.spec.outcomes import Outcome
+from sweeper.spec.outcomes import MAY_GO_ON, Outcome
 from sweeper.spec.sentences import several
 from sweeper.spec.values import Settings, Switch
 from sweeper.store.attempt import Attempt, End, attempt_state

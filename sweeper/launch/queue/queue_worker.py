@@ -16,9 +16,9 @@ from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.readiness import check_ready
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import Ranks
-from sweeper.launch.tickets import MAY_GO_ON, Ticket, Tickets
+from sweeper.launch.tickets import Ticket, Tickets
 from sweeper.planning.plan import Event, Task, Tasks
-from sweeper.spec.outcomes import CUT_SHORT, DONE, RUN_FAILED, Outcome
+from sweeper.spec.outcomes import CUT_SHORT, DONE, MAY_GO_ON, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
 from sweeper.store.ledger import Ledger
@@ -136,7 +136,9 @@ class Worker:
             return None
         is_open = isinstance(state, Open)
         end = recover_attempt(self._ledger, run_id, number) if is_open else state
-        if end and end.outcome not in MAY_GO_ON:
+        if end is None:  # another process has taken it over
+            return None
+        if end.outcome not in MAY_GO_ON:
             self._tickets.remove(run_id)
             return None
         return number + 1

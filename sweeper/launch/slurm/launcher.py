@@ -18,12 +18,11 @@ from sweeper.launch.slurm.submit import (
     group_into_arrays,
     submit,
 )
-from sweeper.launch.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
+from sweeper.launch.tickets import Jobs, Ticket, Tickets
 from sweeper.planning.plan import Event, Task, Tasks
-from sweeper.spec.outcomes import Outcome
+from sweeper.spec.outcomes import MAY_GO_ON, Outcome
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
-from sweeper.store.lease import unlock
 from sweeper.store.ledger import Ledger
 
 _TICK_S = 0.2
@@ -178,7 +177,7 @@ class _Sweep:
             for run_id in runs:
                 self._tickets.remove(run_id)
                 del self.followed[run_id]
-            unlock(folder)
+            self._tickets.discard_submission(array.name)
             yield self._report_refusal(len(runs), str(error))
             return [task for _, task in array.tasks if task.spec.run_id in runs]
         self._tickets.record_job(array.name, job)
@@ -260,8 +259,8 @@ class _Sweep:
                 attempt.end(End(outcome=Outcome.PREEMPTED, reason=reason), self._ledger)
             return self._settle_run(run_id, run.task.number)
         state = attempt_state(self._ledger, run_id, number)
+        if state is Open.ABANDONED:
+            state = recover_attempt(self._ledger, run_id, number) or Open.HELD
         if state is Open.HELD:
             return {}
-        if state is Open.ABANDONED:
-            recover_attempt(self._ledger, run_id, number)
         return self._settle_run(run_id, number)
