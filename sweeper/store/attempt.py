@@ -381,6 +381,7 @@ def recover_attempt(
     folder = ledger.attempt_folder(run_id, number)
     if not take_over(folder):
         return None
+    _remove_leftovers(folder)  # first: what is half written has no name to be published under
     if end := read_as(End, folder / _RELEASED):  # by another process, meanwhile
         release(folder)
         return end

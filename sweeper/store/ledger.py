@@ -180,7 +180,7 @@ class Ledger:
         return read_rows(self._runs / row.name_in("runs"), columns)
 
     def mend(self) -> None:
-        """Archive rows of earlier attempts: who sleeps just before a rename may add one."""
+        """Archive rows of earlier attempts, which earlier versions could leave behind."""
         current = self.ended()
         for row in list_row_files(self._runs) if current else ():
             if row != current.get(row.run_id, row):
@@ -221,8 +221,6 @@ class Ledger:
             write_rows(metrics, root / "metrics" / now.name_in("metrics"), **how)
         write_rows([{**keys, **at} for at in curve], root / "curves" / now.name_in("curves"), **how)
         write_rows([row], root / "runs" / now.name_in("runs"), **how)
-        if is_current and self.last_attempt(now.run_id) > now.attempt:  # begun meanwhile
-            archive_row(self.results, now)
         return now
 
     def supersede(self, run_ids: Collection[str]) -> None:

@@ -1,5 +1,6 @@
 """A launcher killed between two steps of an attempt's end leaves nothing behind for good."""
 
+import itertools
 import json
 import math
 import os
@@ -8,6 +9,7 @@ import sys
 import time
 import zipfile
 from dataclasses import asdict
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pytest
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
+from sweeper.store import attempt as attempt_module
 from sweeper.store import lease, publish
 from sweeper.store.attempt import (
     Attempt,
@@ -184,35 +187,43 @@ def test_who_wakes_finds_its_claim_gone_and_publishes_nothing(ledger, sleeper):
     assert stated.reason == "its launcher was gone after epoch 0"
 
 
-@pytest.mark.parametrize("at", range(8))
+@pytest.mark.parametrize("does_later", [False, True], ids=["recovered", "and trained"])
+@pytest.mark.parametrize(
+    ("name", "at", "is_ours"),
+    [
+        *(("flush_to_disk", at, False) for at in range(3)),
+        *(("replace", at, False) for at in range(3)),
+        ("release", 0, True),
+    ],
+)
 def test_a_run_has_one_row_whenever_its_holder_slept_while_it_ended(
-    ledger, sleeper, monkeypatch, at
+    ledger, sleeper, monkeypatch, name, at, is_ours, does_later
 ):
-    """Before each flush to the disk of its end, others take it over, and end a second attempt."""
+    """Just before it writes its curve, its row or its end to the disk, or renames one of them."""
     begun, sleep = sleeper
-    real, left = publish.flush_to_disk, [at]
+    places = {"flush_to_disk": publish, "replace": Path, "release": attempt_module}
+    real, calls = getattr(places[name], name), itertools.count()
 
     def others():
-        monkeypatch.setattr(publish, "flush_to_disk", real)
         recover_attempt(ledger, begun.spec.run_id, 1)
-        later = Attempt.begin(begun.spec, ledger, 2)
-        assert later.end(End(outcome=Outcome.DIVERGED, reason="no"), ledger)
+        later = Attempt.begin(begun.spec, ledger, 2) if does_later else None
+        assert not later or later.end(End(outcome=Outcome.DIVERGED, reason="no"), ledger)
 
-    def flush(path):
-        left[0] -= 1
-        if left[0] == 0:
+    def act(*arguments):
+        if next(calls) == at:
             sleep(others)
-        return real(path)
+        return real(*arguments)
 
-    monkeypatch.setattr(publish, "flush_to_disk", flush)
-    begun.end(End(outcome=Outcome.FINISHED, reason="trained"), ledger)
-    monkeypatch.setattr(publish, "flush_to_disk", real)
+    monkeypatch.setattr(places[name], name, act)
+    is_published = begun.end(End(outcome=Outcome.FINISHED, reason="trained"), ledger)
+    monkeypatch.undo()
 
-    names = [path.name for path in (ledger.results / "runs").iterdir()]
-    slept = left[0] <= 0 < at
-    assert names == [f"{begun.spec.run_id}-{'002-diverged' if slept else '001-finished'}.parquet"]
+    (row,) = (path.name for path in (ledger.results / "runs").iterdir())
+    ended = "001-finished" if is_ours or at == 2 else "001-preempted"  # its row was there
+    assert is_published == is_ours
+    assert row == f"{begun.spec.run_id}-{'002-diverged' if does_later else ended}.parquet"
+    assert attempt_state(ledger, begun.spec.run_id, 1).outcome == ended.partition("-")[2]
     assert not list(ledger.results.rglob("*.tmp"))
-    assert at < 4 or not slept  # it flushes its curve, its row and its release
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
