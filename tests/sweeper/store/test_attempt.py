@@ -226,6 +226,32 @@ def test_a_run_has_one_row_whenever_its_holder_slept_while_it_ended(
     assert not list(ledger.results.rglob("*.tmp"))
 
 
+def test_who_wakes_while_its_attempt_is_being_recovered_adds_no_row(ledger, sleeper, monkeypatch):
+    """The recoverer has published its row when the sleeper renames its own, and dies there."""
+    begun, sleep = sleeper
+    real = Path.replace
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    def others():
+        with monkeypatch.context() as now, pytest.raises(KeyboardInterrupt):
+            now.setattr(Attempt, "settle", killed)
+            recover_attempt(ledger, begun.spec.run_id, 1)
+
+    def act(partial, path):
+        if path.parent.name == "runs":
+            monkeypatch.undo()
+            sleep(others)
+        return real(partial, path)
+
+    monkeypatch.setattr(Path, "replace", act)
+
+    assert not begun.end(End(outcome=Outcome.FINISHED, reason="trained"), ledger)
+    (row,) = (path.name for path in (ledger.results / "runs").iterdir())
+    assert row == f"{begun.spec.run_id}-001-preempted.parquet"
+
+
 @pytest.mark.parametrize("is_merged", [False, True])
 @pytest.mark.parametrize("mend", [compact, lambda results: finish_abandoned(Ledger(results))])
 def test_a_run_with_two_rows_is_left_the_later_one(ledger, config, mend, is_merged):
