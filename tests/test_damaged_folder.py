@@ -19,7 +19,7 @@ from sweeper.commands.sweep import run_sweep
 from sweeper.commands.tune import run_tuning
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.launch.tickets import Ticket
+from sweeper.launch.queue.queue import Ticket
 from sweeper.planning.seconds import Timing, store_timings
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt

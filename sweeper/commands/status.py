@@ -18,6 +18,7 @@ from sweeper.console.differences import Differences
 from sweeper.console.live import RunState
 from sweeper.console.printing import say, text_console
 from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_row, runs_table
+from sweeper.launch.queue.queue import list_queued
 from sweeper.launch.tickets import Tickets, list_waiting_runs
 from sweeper.spec.config import Facts
 from sweeper.spec.outcomes import BAD_INPUT, DONE
@@ -96,8 +97,7 @@ def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
 
 def overview(ledger: Ledger) -> dict[str, Any]:
     """Counts by outcome; running, waiting and pending runs; failures with reasons and logs."""
-    places = Tickets(ledger, "slurm"), Tickets(ledger, "queue")
-    queue = [line for tickets in places for line in list_waiting_runs(ledger, tickets)]
+    queue = [*list_waiting_runs(ledger, Tickets(ledger)), *list_queued(ledger)]
     queued = {line["run_id"] for line in queue if line["state"] in _IN_QUEUE}
     begun = [(run_id, n) for run_id, n in ledger.active() if run_id not in queued]
     running = [found for run_id, n in begun if (found := _running_attempt(ledger, run_id, n))]

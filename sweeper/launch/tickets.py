@@ -1,7 +1,6 @@
-"""Tickets: a file for each run that was queued and has not ended, for a job or for any worker.
+"""Tickets of SLURM's jobs: a file for each run that was submitted and has not ended.
 
-    results/queue/queued/<run_id>-<n>.json   a ticket for workers; its number is its claim
-    results/slurm/queued/<run_id>-<n>.json   a ticket for a job, written before its job
+    results/slurm/queued/<run_id>-<n>.json   a ticket, written before its job; its number is a claim
     results/slurm/<submission>/              lease.json while it is being submitted, job.json after
                                              that, and submitit's files: sbatch text, logs;
                                              first_ends/, which may keep later runs from starting
@@ -13,61 +12,29 @@ submitted it was killed before it recorded the job's number.
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from sweeper.launch.queue.queue import Ticket
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
 from sweeper.spec.outcomes import MAY_GO_ON
-from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.store.lease import claim, is_held, release
 from sweeper.store.ledger import Ledger
-from sweeper.store.publish import publish_json, read_as, read_mapping, unique_suffix
+from sweeper.store.publish import publish_json, read_as, read_mapping
 
 COMMENT = "sweeper "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticket:
-    """A run in the queue."""
-
-    run_id: str
-    config: Mapping[str, Any]
-    number: int  # of the first attempt to make
-    from_scratch: bool
-    submission: str
-    index: int | None  # of its job in the submission's array; None if any process may
-
-    @property
-    def spec(self) -> RunSpec:
-        """The run, without calling what its config names, as anyone may have submitted it.
-
-        ValueError if this version of the code reads it as another run.
-        """
-        try:
-            spec = read_run_spec(self.config)
-            why = f"its config is run {spec.run_id} here"
-            if spec.run_id == self.run_id:
-                return spec
-        except ValueError as error:
-            why = str(error).splitlines()[0]
-        msg = (
-            "a ticket must be of this version of sweeper; "
-            f"run {self.run_id} was submitted by another version ({why}). Repeat the command with "
-            "this version, or use the other version."
-        )
-        raise ValueError(msg)
-
-
 class Tickets:
-    """The tickets of a results folder, for workers or for SLURM's jobs."""
+    """The tickets of SLURM's jobs in a results folder."""
 
-    def __init__(self, ledger: Ledger, place: Literal["queue", "slurm"] = "slurm") -> None:
-        self.folder = ledger.results / place
+    def __init__(self, ledger: Ledger) -> None:
+        self.folder = ledger.results / "slurm"
         self._queued = self.folder / "queued"
 
     def read_all(self) -> dict[str, Ticket]:
@@ -78,14 +45,6 @@ class Tickets:
     def latest_numbers(self) -> dict[str, int]:
         """The number of the latest ticket of each run that is in the queue."""
         return dict(sorted(self._list_numbers()))
-
-    def in_order(self) -> list[tuple[str, int]]:
-        """Run id and number of the latest tickets, in the order in which they were made."""
-        found: list[tuple[int, str, int]] = []
-        for run_id, number in self.latest_numbers().items():
-            with suppress(FileNotFoundError):  # its run has ended meanwhile
-                found.append((self._path(run_id, number).stat().st_mtime_ns, run_id, number))
-        return [(run_id, number) for _, run_id, number in sorted(found)]
 
     def find(self, run_id: str) -> Ticket | None:
         """The latest ticket of a run."""
@@ -98,14 +57,11 @@ class Tickets:
         listed = self._list_numbers() if instead_of else []
         before = [n for other, n in listed if other == ticket.run_id]
         path = self._path(ticket.run_id, max(before, default=0) + 1)
-        partial = self._queued / f".{ticket.run_id}-{unique_suffix()}.tmp"
-        partial.write_text(json.dumps(asdict(ticket)))
         try:
-            os.link(partial, path)
+            with path.open("x") as file:  # only one process can
+                file.write(json.dumps(asdict(ticket)))
         except FileExistsError:
             return False
-        finally:
-            partial.unlink()
         for n in before:
             self._path(ticket.run_id, n).unlink(missing_ok=True)
         return True
@@ -206,7 +162,7 @@ class Jobs:
 
 
 def list_waiting_runs(ledger: Ledger, tickets: Tickets) -> list[dict[str, Any]]:
-    """The runs that were queued, have not ended and are not running, with their states in SLURM.
+    """The runs that were submitted, have not ended and are not running, with their states in SLURM.
 
     Runs whose last attempt was abandoned are included if their job will make another.
 
@@ -214,10 +170,10 @@ def list_waiting_runs(ledger: Ledger, tickets: Tickets) -> list[dict[str, Any]]:
     submitted (SLURM cannot be asked from here), or outdated (the ticket cannot be read, or is from
     another version of this code).
     """
-    ended, for_workers = ledger.ended(), tickets.folder.name == "queue"
+    ended = ledger.ended()
     begun = {run_id: is_held(ledger.attempt_folder(run_id, n)) for run_id, n in ledger.active()}
     known = {run_id: n for run_id, n in tickets.latest_numbers().items() if not begun.get(run_id)}
-    jobs = tickets.query_jobs() if known and not for_workers else None
+    jobs = tickets.query_jobs() if known else None
     lines: list[dict[str, Any]] = []
     for run_id, number in known.items():
         attempt = ledger.last_attempt(run_id)
@@ -233,10 +189,7 @@ def list_waiting_runs(ledger: Ledger, tickets: Tickets) -> list[dict[str, Any]]:
             line["config"] = dict(ticket.config)
             output = tickets.folder / ticket.submission
             state, why = "gone", f"its job left the queue (output in {output}); repeat the sweep"
-            if for_workers:
-                line["job"], state = None, "queued"
-                why = "waits for a worker: sweeper work results=FOLDER"
-            elif jobs is None:
+            if jobs is None:
                 state, why = "submitted", "squeue does not respond here"
             elif job := jobs.find(ticket):
                 state, why = "queued", job.reason

@@ -20,7 +20,7 @@ from sweeper.spec.lr_rules import OwnRule
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.values import LARGEST
-from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP, KEPT
+from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP, KEPT, PROGRESS
 from sweeper.store.energy import energy_kwh
 from sweeper.store.lease import claim, holds, is_held, release, take_over
 from sweeper.store.ledger import Ledger
@@ -39,7 +39,7 @@ from sweeper.store.row import git_commit, measured_row, metric_columns, planned_
 from sweeper.store.seal import is_sound
 
 _CANCEL, _RELEASED = "cancel.txt", "released.json"
-_PEAK_LR = "peak_lr.json"
+_PEAK_LR, _GONE = "peak_lr.json", "its launcher was gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ class Attempt:
     def _read_curve(self) -> tuple[list[dict[str, Any]], bool]:
         """The curve, and whether each line is intact, but for a last line truncated by a kill."""
         try:
-            content = (self.folder / "progress.jsonl").read_bytes()
+            content = (self.folder / PROGRESS).read_bytes()
         except FileNotFoundError:
             return [], True
         except OSError:
@@ -310,6 +310,12 @@ class Attempt:
         """The record that a rank's worker wrote; empty if there is none or it cannot be read."""
         found = read_as(_Record, self.folder / f"record-{rank}.json")
         return found.model_dump(exclude_unset=True) if found else {}
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it was saved and stopped as it was asked to, rather than killed."""
+        record = self.record()
+        return record.get("outcome") == Outcome.PREEMPTED and record["reason"].startswith("after ")
 
     def first_record(self, ranks: Iterable[int]) -> tuple[int, dict[str, Any]] | None:
         """The earliest record of these ranks: the other ranks failed because of that rank."""
@@ -370,23 +376,28 @@ def attempt_state(ledger: Ledger, run_id: str, number: int) -> AttemptState:
     return released or (Open.HELD if is_held(folder) else Open.ABANDONED)
 
 
+def is_cancelled(folder: Path) -> bool:
+    """Whether an attempt was to be ended for good, as one of a pruned trial is."""
+    return (folder / _CANCEL).exists()
+
+
 def recover_attempt(
-    ledger: Ledger, run_id: str, number: int, why: str = "its launcher was gone"
+    ledger: Ledger, run_id: str, number: int, *, is_dead: bool = False
 ) -> End | None:
     """Take an abandoned attempt over, and give it its row: as its worker recorded, or preempted.
 
-    None if another process has it. Without a valid config, as when its holder died before writing
-    it, it gets no row.
+    None if another process has it; `is_dead` if its holder is known to be gone. Without a valid
+    config, as when its holder died before writing it, it gets no row.
     """
     folder = ledger.attempt_folder(run_id, number)
-    if not take_over(folder):
+    if not (holds(folder) or take_over(folder, is_dead=is_dead)):
         return None
     _remove_leftovers(folder)  # first: what is half written has no name to be published under
     if end := read_as(End, folder / _RELEASED):  # by another process, meanwhile
         release(folder)
         return end
     if (attempt := Attempt.load(ledger, run_id, number)) is None:
-        end = End(outcome=Outcome.PREEMPTED, reason=f"{why} before it began")
+        end = End(outcome=Outcome.PREEMPTED, reason=f"{_GONE} before it began")
         publish_json(folder / _RELEASED, asdict(end))
         release(folder)
         ledger.mark_inactive(run_id, number)
@@ -399,7 +410,7 @@ def recover_attempt(
             attempt.settle(end, ledger)
             return end
         return None
-    end = attempt.end_of_stopped(lambda: why)
+    end = attempt.end_of_stopped(lambda: _GONE)
     return end if attempt.end(end, ledger) else None
 
 

@@ -74,15 +74,17 @@ def claim(folder: Path) -> bool:
     return True
 
 
-def take_over(folder: Path) -> bool:
+def take_over(folder: Path, *, is_dead: bool = False) -> bool:
     """Claim a folder whose holder is presumed dead or has unlocked it; False if it is held.
+
+    With `is_dead` the holder is known to be gone, whatever its lease says.
 
     Each claim is a numbered folder in it, which only one process can make and which is never made
     again: a holder that sleeps past its lease finds the next one when it wakes.
     """
     last = _last_claim(folder)
     number = 0 if last == folder else int(last.name.removeprefix(_TAKEN))
-    if is_held(folder):
+    if is_held(folder) and not is_dead:
         return False
     claimed = folder / f"{_TAKEN}{number + 1:03d}"
     try:

@@ -207,6 +207,8 @@ class Ledger:
         how = {"within": within, "check": check}
         is_current = self.last_attempt(now.run_id) <= now.attempt
         root = self.results if is_current else self.results / "superseded"
+        if not is_current:
+            root.mkdir(exist_ok=True)
         for attempt in range(now.attempt, 0, -1) if is_current else ():
             before = self.find_row(now.run_id, attempt)
             if before and before != now:

@@ -47,10 +47,11 @@ def list_row_files(runs: Path) -> list[RowFile]:
 
 def archive_row(results: Path, row: RowFile) -> None:
     """Move a run's row and curve to those of earlier attempts."""
+    superseded = results / "superseded"
+    superseded.mkdir(exist_ok=True)
     for table in reversed(ROW_FOLDERS):  # the row first: without it, the rest is not read
-        name = row.name_in(table)
-        folder = results / "superseded" / table
-        folder.mkdir(parents=True, exist_ok=True)
+        name, folder = row.name_in(table), superseded / table
+        folder.mkdir(exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             (results / table / name).replace(folder / name)
 

@@ -33,7 +33,7 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path, **how: Any) -> Non
 
 def write_table(table: pa.Table, path: Path, **how: Any) -> None:
     """Publish a table."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)  # not its parents: the results folder may be away
     written = pa.BufferOutputStream()
     # Statistics and dictionaries would be most of a one-row file.
     pq.write_table(

@@ -305,12 +305,13 @@ class _Runs:
     def stop(self) -> None:
         """Stop all running runs; they resume from their checkpoints if the command is repeated."""
         latest, running = self._latest, [run.attempt for run in self._running]
-        if latest and latest not in running and latest.is_ours:
-            # it had been claimed, but not started, when a signal arrived
-            self._publish(latest, latest.end_of_stopped(self.why_stopped))
         GracefulStop(self._running).wait()
-        for run in list(self._running):
+        ends: list[tuple[Attempt, End | None]] = []
+        for run in self._running:
             has_ended = any(code is not None for code in run.codes)
-            end = collect_end(run, self.why_stopped) if has_ended else None
+            ends.append((run.attempt, collect_end(run, self.why_stopped) if has_ended else None))
             kill_processes(run.processes)
-            self._publish(run.attempt, end or run.attempt.end_of_stopped(self.why_stopped))
+        if latest and latest not in running and latest.is_ours:
+            ends.append((latest, None))  # claimed, but not started, when a signal arrived
+        for attempt, end in ends:  # all are killed by now, if the folder cannot be written
+            self._publish(attempt, end or attempt.end_of_stopped(self.why_stopped))

@@ -4,8 +4,8 @@ import secrets
 import time
 from collections.abc import Generator
 
+from sweeper.launch.queue.queue import Queue, Ticket
 from sweeper.launch.ranks import LocalRanks
-from sweeper.launch.tickets import Ticket, Tickets
 from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import MAY_GO_ON, Outcome
 from sweeper.spec.sentences import several
@@ -27,7 +27,7 @@ def run_in_queue(tasks: Tasks, ledger: Ledger, *, detach: bool) -> Generator[Eve
 
     Runs that are queued already are only followed. ValueError if a run needs several machines.
     """
-    tickets, source, is_open = Tickets(ledger, "queue"), iter(tasks), True
+    queue, source, is_open = Queue(ledger), iter(tasks), True
     left: dict[str, Task] = {}
     shown: set[tuple[str, int]] = set()
     while is_open or left:
@@ -41,14 +41,14 @@ def run_in_queue(tasks: Tasks, ledger: Ledger, *, detach: bool) -> Generator[Eve
             is_open = False
         if new:
             left |= {task.spec.run_id: task for task in new}
-            yield _queue(new, tickets, ledger)
+            yield _add(new, queue, ledger)
         if detach and not is_open:
             yield Event(is_detached=True)
             return
         began = [known for known in ledger.active() if known[0] in left and known not in shown]
         shown.update(began)
         attempts = [attempt for known in began if (attempt := Attempt.load(ledger, *known))]
-        ended = _find_ends(left, tickets, ledger)
+        ended = _find_ends(left, queue, ledger)
         left = {run_id: task for run_id, task in left.items() if run_id not in ended}
         yield Event(elsewhere=attempts, ended=ended)
         look_at = time.monotonic() + _LOOK_EVERY_S * (not ended)
@@ -57,9 +57,9 @@ def run_in_queue(tasks: Tasks, ledger: Ledger, *, detach: bool) -> Generator[Eve
             yield Event()
 
 
-def _queue(tasks: list[Task], tickets: Tickets, ledger: Ledger) -> Event:
-    """Make tickets for the runs that have none."""
-    known, name = tickets.read_all(), secrets.token_hex(6)
+def _add(tasks: list[Task], queue: Queue, ledger: Ledger) -> Event:
+    """Queue the runs that are not queued."""
+    known, name = queue.list_runs(), secrets.token_hex(6)
     new = [task for task in tasks if task.spec.run_id not in known]
     for task in new:
         ticket = Ticket(
@@ -68,9 +68,8 @@ def _queue(tasks: list[Task], tickets: Tickets, ledger: Ledger) -> Event:
             number=task.number,
             from_scratch=task.from_scratch,
             submission=name,
-            index=None,
         )
-        tickets.claim(ticket, instead_of=None)
+        queue.add(ticket)
     text = (
         f"Queued {several(len(new), 'run')}{' more' if known else ''}. `sweeper work results="
         f"{ledger.results}` trains them, on each machine where you start it; `sweeper status "
@@ -79,9 +78,9 @@ def _queue(tasks: list[Task], tickets: Tickets, ledger: Ledger) -> Event:
     return Event(said=[text], queued=[task.spec.run_id for task in tasks])
 
 
-def _find_ends(left: dict[str, Task], tickets: Tickets, ledger: Ledger) -> dict[str, End]:
+def _find_ends(left: dict[str, Task], queue: Queue, ledger: Ledger) -> dict[str, End]:
     """The runs that have ended: without a result only once they are no longer queued."""
-    queued, rows = tickets.latest_numbers(), ledger.ended()  # in this order, as a row comes first
+    queued, rows = queue.list_runs(), ledger.ended()  # in this order, as a row comes first
     ended: dict[str, End] = {}
     for run_id, task in left.items():
         row = rows.get(run_id)

@@ -16,13 +16,14 @@ from itertools import chain, islice
 from pathlib import Path
 
 from sweeper.launch.local.slots import Machine, inspect_machine
+from sweeper.launch.queue.queue import Ticket
 from sweeper.launch.queue.queue_worker import FirstSignal, Worker
 from sweeper.launch.ranks import Running, WhyStopped
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.rank import END_RANKS
 from sweeper.launch.tickets import Tickets
 from sweeper.planning.plan import Event, LazyTasks, Task
-from sweeper.spec.outcomes import CUT_SHORT, DONE, RUN_FAILED, Outcome
+from sweeper.spec.outcomes import CUT_SHORT, DONE, MAY_GO_ON, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.values import Count, NotNegative, Settings
 from sweeper.store.attempt import Attempt, End, Open, attempt_state, end_from_record
@@ -67,7 +68,8 @@ class Job(Worker):
 
     def __init__(self, ledger: Ledger, policy: JobPolicy, signals: FirstSignal) -> None:
         say = partial(print, flush=True)  # into the job's log
-        super().__init__(ledger, Tickets(ledger), signals, say)
+        self._tickets = Tickets(ledger)
+        super().__init__(ledger, self._tickets, signals, say)
         self._policy = policy
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         #: The job's id for SLURM's programs; for an array element, the array's and its index.
@@ -101,6 +103,13 @@ class Job(Worker):
             ticket = self._tickets.read(run_id, numbers[run_id]) if run_id in numbers else None
             if ticket and (task := self._claim_task(ticket)):
                 yield task
+
+    def _is_final(self, end: End, ours: Attempt | None) -> bool:
+        is_cut_short = end.outcome == Outcome.PREEMPTED and self._signals.number is not None
+        return end.outcome not in MAY_GO_ON or (ours is not None and not is_cut_short)
+
+    def _give_up(self, ticket: Ticket, number: int) -> End | None:
+        del ticket, number
 
     def _held_before(self, folder: Path) -> bool:
         return read_mapping(folder / _JOB_FILE).get("job") == self._id  # SLURM requeued this job

@@ -11,8 +11,9 @@ import pytest
 import analysis.cli
 from sweeper.commands import compact, show_plan, status
 from sweeper.commands.overrides import expand
+from sweeper.launch.queue.queue import Ticket
 from sweeper.launch.slurm.job import Job
-from sweeper.launch.tickets import Ticket, Tickets
+from sweeper.launch.tickets import Tickets
 from sweeper.spec import identity
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec

@@ -235,9 +235,10 @@ def test_who_wakes_while_its_attempt_is_being_recovered_adds_no_row(ledger, slee
         raise KeyboardInterrupt
 
     def others():
-        with monkeypatch.context() as now, pytest.raises(KeyboardInterrupt):
-            now.setattr(Attempt, "settle", killed)
+        monkeypatch.setattr(Attempt, "settle", killed)
+        with pytest.raises(KeyboardInterrupt):
             recover_attempt(ledger, begun.spec.run_id, 1)
+        monkeypatch.undo()
 
     def act(partial, path):
         if path.parent.name == "runs":

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from sweeper.launch.queue.queue import Ticket
 from sweeper.launch.queue.queue_worker import FirstSignal
 from sweeper.launch.ranks import Running
 from sweeper.launch.slurm.job import Job, JobPolicy, _explain_failure
-from sweeper.launch.tickets import Ticket, Tickets
+from sweeper.launch.tickets import Tickets
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
 

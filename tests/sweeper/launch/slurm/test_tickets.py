@@ -7,9 +7,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from sweeper.commands import status
+from sweeper.launch.queue.queue import Ticket
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
-from sweeper.launch.tickets import Jobs, Ticket, Tickets, list_waiting_runs
+from sweeper.launch.tickets import Jobs, Tickets, list_waiting_runs
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
