@@ -1,6 +1,8 @@
 """A worker of `sweeper work` whose runs take no time: a line, a checkpoint and a record each.
 
-    python tests/stub_worker.py RESULTS [--epochs-s 0.01] [--machine NAME] [--lease-s 60]
+    python tests/stub_worker.py RESULTS [--epoch-s 0.01] [--machine NAME] [--lease-s 60]
+
+With --epoch-s inf a run waits after its first epoch until it is stopped.
 
 As another machine, its processes cannot be seen, and it is presumed dead after its lease. Without
 torch, hundreds of them fit on a machine.
@@ -8,6 +10,7 @@ torch, hundreds of them fit on a machine.
 
 import argparse
 import json
+import math
 import signal
 import sys
 import time
@@ -56,7 +59,9 @@ class Stub:
             record = {"outcome": "preempted", "reason": f"after epoch {len(self._rows)}"}
             (folder / "record-0.json").write_text(json.dumps(record))
             return 0
-        time.sleep(self._epoch_s)
+        if self._rows and self._epoch_s == math.inf:
+            return None  # until it is stopped
+        time.sleep(self._epoch_s if self._epoch_s < math.inf else 0.0)
         epoch = len(self._rows) + 1
         seed = self._attempt.spec.config.seed
         self._rows.append({"epoch": epoch, "step": epoch, "val_loss": seed + 1 / epoch})

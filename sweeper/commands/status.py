@@ -18,7 +18,7 @@ from sweeper.console.differences import Differences
 from sweeper.console.live import RunState
 from sweeper.console.printing import say, text_console
 from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_row, runs_table
-from sweeper.launch.queue.queue import list_queued
+from sweeper.launch.queue.queue import Queue, list_queued
 from sweeper.launch.tickets import Tickets, list_waiting_runs
 from sweeper.spec.config import Facts
 from sweeper.spec.outcomes import BAD_INPUT, DONE
@@ -42,17 +42,11 @@ _LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 def main(arguments: Sequence[str]) -> int:
     """Print the state of a results folder, or of a run; return the exit code."""
-    options = _parser().parse_intermixed_args(arguments)
-    what, console = Path(options.what), text_console()
-    ledger = Ledger(what if what.is_dir() else Path(options.results))
-    is_folder = what.is_dir() and options.what
-    run_id = "" if is_folder else find_run(ledger, options.what)
-    if not is_folder and not run_id:
-        sys.stderr.write(
-            f"status needs a results folder or a run id; got {options.what}. "
-            f"Run a sweep first, name its folder, or a run id in --results {options.results}.\n"
-        )
+    options, console = _parser().parse_intermixed_args(arguments), text_console()
+    named = find_named(options, "status")
+    if named is None:
         return BAD_INPUT
+    ledger, run_id = named
     if options.json:
         found = run_overview(ledger, run_id) if run_id else overview(ledger)
         say(json.dumps(found, default=str))
@@ -65,6 +59,24 @@ def main(arguments: Sequence[str]) -> int:
         with suppress(KeyboardInterrupt):
             watch(ledger, run_id, console)
     return DONE
+
+
+def find_named(options: argparse.Namespace, command: str) -> tuple[Ledger, str] | None:
+    """The folder and the run that were named, the run empty for a folder; None if neither is there.
+
+    Then it is said.
+    """
+    what = Path(options.what)
+    ledger = Ledger(what if what.is_dir() else Path(options.results))
+    is_folder = bool(what.is_dir() and options.what)
+    run_id = "" if is_folder else find_run(ledger, options.what)
+    if is_folder or run_id:
+        return ledger, run_id
+    sys.stderr.write(
+        f"{command} needs a results folder or a run id; got {options.what}. "
+        f"Run a sweep first, name its folder, or a run id in --results {options.results}.\n"
+    )
+    return None
 
 
 def watch(ledger: Ledger, run_id: str, console: Console) -> None:
@@ -181,8 +193,10 @@ def _describe_state(state: AttemptState) -> str:
 def find_run(ledger: Ledger, prefix: str) -> str:
     """The run whose id starts like this; empty if none or several do."""
     folder = ledger.results / "attempts"
-    found = [path.name for path in folder.glob(f"{prefix}*")] if prefix.isalnum() else []
-    return found[0] if len(found) == 1 else ""
+    found = {path.name for path in folder.glob(f"{prefix}*")} if prefix.isalnum() else set[str]()
+    if not found and prefix.isalnum():
+        found = {run_id for run_id in Queue(ledger).list_runs() if run_id.startswith(prefix)}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_most: int) -> None:
@@ -260,12 +274,17 @@ def _show_run(found: dict[str, Any], console: Console) -> None:
         console.print(f"    {words}", highlight=False)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sweeper status", description=__doc__)
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `find_named` reads."""
     parser.add_argument(
         "what", nargs="?", default="results", help="results folder, or a run id (results)"
     )
     parser.add_argument("--results", default="results", help="folder to look for a run id in")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sweeper status", description=__doc__)
+    add_names(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     parser.add_argument(
         "-w", "--watch", action="store_true", help="refresh the display until all runs have ended"

@@ -91,6 +91,11 @@ class Tickets:
         """The number of a submission's array; None if it was not recorded."""
         return read_mapping(self.folder / name / "job.json").get("job")
 
+    def list_jobs(self) -> set[str]:
+        """The numbers of the arrays that were submitted, whether they have ended or not."""
+        names = {path.parent.name for path in self.folder.glob("*/job.json")}
+        return {job for name in names if (job := self.read_job(name))}
+
     def find_log(self, ticket: Ticket) -> Path:
         """The first output file of the ticket's job; its submission's folder if there is none."""
         folder, job = self.folder / ticket.submission, self.read_job(ticket.submission)

@@ -3,6 +3,7 @@
     results/queue/queued/<two letters>/<run_id>.json   its ticket, in a folder by its id
     results/queue/queued/<run_id>-<n>.json             as earlier versions queued it
     results/queue/<submission>/                        how the first runs of a command ended
+    results/queue/stop.json                            replaced by each `sweeper stop`
 
 A ticket's name is known from its run, so none has to be searched for. Nothing here needs links,
 locks or clocks that agree.
@@ -20,11 +21,11 @@ from typing import Any
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.store.lease import is_held
 from sweeper.store.ledger import Ledger
-from sweeper.store.publish import publish_json, read_as
+from sweeper.store.publish import publish_json, read_as, unique_suffix
 
 #: So many runs are taken in the order in which they were queued; of more, any may be the next.
 _WINDOW = 64
-_LETTERS = 2
+_LETTERS, _STOP = 2, "stop.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,15 @@ class Queue:
             earlier.unlink(missing_ok=True)
         with suppress(OSError):  # there are others in it
             path.parent.rmdir()
+
+    def ask_to_stop(self) -> None:
+        """Have the workers that are at work now end, once their runs are saved."""
+        self.folder.mkdir(exist_ok=True)
+        publish_json(self.folder / _STOP, unique_suffix())
+
+    def stop_mark(self) -> str | None:
+        """Changes with each request to stop."""
+        return read_as(str, self.folder / _STOP)
 
     def list_runs(self) -> set[str]:
         """The ids of all queued runs."""

@@ -82,6 +82,9 @@ class Worker:
         self._taken: dict[str, SharedFirstEnds] = {}  # not ended yet, and how the first ends were
         self._unfit: set[str] = set()  # left to other workers
         self._has_refused = False
+        self._stops = Queue(ledger)
+        self._stop_mark, self._asked_at = self._stops.stop_mark(), time.monotonic()
+        self._is_told_to_stop = False
 
     def work(self, queue: Queue, machine: Machine, ranks: Ranks | None = None) -> int:
         """Train until every queued run has ended, or what is left cannot be trained here.
@@ -119,8 +122,17 @@ class Worker:
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while time.monotonic() < until and self._signals.number is None:
+        while time.monotonic() < until and not self._is_to_stop():
             time.sleep(_TICK_S)
+
+    def _is_to_stop(self) -> bool:
+        """Whether there was a signal, or `sweeper stop`, which counts as one."""
+        if self._signals.number is None and time.monotonic() - self._asked_at >= _LOOK_EVERY_S:
+            self._asked_at = time.monotonic()
+            if self._stops.stop_mark() not in (self._stop_mark, None):
+                self._is_told_to_stop = True
+                self._signals.record(signal.SIGTERM, None)
+        return self._signals.number is not None
 
     def _pull(self, queue: Queue, machine: Machine) -> Iterator[Task | None]:
         """The attempts to make, each determined when it is taken; None while others train."""
@@ -281,7 +293,7 @@ class Worker:
 
     def _must_stop(self) -> bool:
         """After a signal, stop runs gracefully; True once all ended or the grace time is over."""
-        if self._signals.number is None:
+        if not self._is_to_stop():
             return False
         for attempt in self._running.values():
             if not attempt.has_graceful_stop:
@@ -289,5 +301,7 @@ class Worker:
         return not self._running or time.monotonic() - self._signals.at > self._grace_s
 
     def _why_stopped(self) -> str:
+        if self._is_told_to_stop or self._signals.number is None:
+            return "`sweeper stop` was called: stopped"
         is_over = self._signals.number == signal.SIGALRM
         return f"its worker {'had worked for its time' if is_over else 'was ended'}: stopped"

@@ -127,6 +127,8 @@ class Job(Worker):
         return self._policy.term_grace_s if by_term else self._policy.grace_s
 
     def _why_stopped(self) -> str:
+        if self._is_told_to_stop or self._signals.number is None:
+            return super()._why_stopped()
         if self._signals.number == signal.SIGUSR1:
             lacks = "" if shutil.which("scontrol") else _NO_SCONTROL
             return f"its job's time limit was near{lacks}: stopped"
