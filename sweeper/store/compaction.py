@@ -61,10 +61,11 @@ def compact(results: Path) -> int:
 
 def _mend(results: Path) -> None:
     """Archive rows of earlier attempts beside a later one's, merged ones too."""
-    merged = read_merged(results)
-    current = choose_current([*merged, *list_row_files(results / "runs")])
-    _unmerge(results, {row.run_id for row in merged if row != current[row.run_id]})
-    for row in list_row_files(results / "runs"):
+    merged, own = read_merged(results), list_row_files(results / "runs")
+    current = choose_current([*merged, *own])  # others publish meanwhile
+    late = [row for row in merged if row != current[row.run_id]]
+    _unmerge(results, {row.run_id for row in late})
+    for row in (*late, *own):
         if row != current[row.run_id]:
             archive_row(results, row)
 

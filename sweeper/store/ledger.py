@@ -181,9 +181,11 @@ class Ledger:
 
     def mend(self) -> None:
         """Archive rows of earlier attempts, which earlier versions could leave behind."""
+        own = list_row_files(self._runs) if self._runs.is_dir() else []
         current = self.ended()
-        for row in list_row_files(self._runs) if current else ():
-            if row != current.get(row.run_id, row):
+        for row in own:
+            last = current.get(row.run_id, row)
+            if row != last and row.attempt <= last.attempt:  # others publish meanwhile
                 archive_row(self.results, row)
 
     def publish(
