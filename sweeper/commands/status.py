@@ -19,7 +19,7 @@ from sweeper.console.live import RunState
 from sweeper.console.printing import say, text_console
 from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_row, runs_table
 from sweeper.launch.queue.queue import Queue, list_queued
-from sweeper.launch.tickets import Tickets, list_waiting_runs
+from sweeper.launch.slurm.submissions import list_layouts, list_waiting_runs
 from sweeper.spec.config import Facts
 from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import read_run_spec
@@ -37,6 +37,7 @@ _STATES_SHOWN = 60
 _CURVE_ROWS_SHOWN = 5
 _LINES_BESIDE_TABLE = 8  # with --watch
 _IN_QUEUE = {"queued", "submitted"}  # states of a run's SLURM job
+_FOR_WORKERS = "waits for a worker: sweeper work results=FOLDER"
 _LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 
@@ -109,7 +110,8 @@ def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
 
 def overview(ledger: Ledger) -> dict[str, Any]:
     """Counts by outcome; running, waiting and pending runs; failures with reasons and logs."""
-    queue = [*list_waiting_runs(ledger, Tickets(ledger)), *list_queued(ledger)]
+    for_workers = list_queued(ledger, Queue(ledger), "queued", _FOR_WORKERS)
+    queue = [*list_waiting_runs(ledger), *for_workers]
     queued = {line["run_id"] for line in queue if line["state"] in _IN_QUEUE}
     begun = [(run_id, n) for run_id, n in ledger.active() if run_id not in queued]
     running = [found for run_id, n in begun if (found := _running_attempt(ledger, run_id, n))]
@@ -195,7 +197,9 @@ def find_run(ledger: Ledger, prefix: str) -> str:
     folder = ledger.results / "attempts"
     found = {path.name for path in folder.glob(f"{prefix}*")} if prefix.isalnum() else set[str]()
     if not found and prefix.isalnum():
-        found = {run_id for run_id in Queue(ledger).list_runs() if run_id.startswith(prefix)}
+        queues = [Queue(ledger), *(layout.queue for layout in list_layouts(ledger))]
+        known = (run_id for queue in queues for run_id in queue.list_runs())
+        found = {run_id for run_id in known if run_id.startswith(prefix)}
     return found.pop() if len(found) == 1 else ""
 
 

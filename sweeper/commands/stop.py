@@ -7,7 +7,7 @@ from sweeper.commands.status import add_names, find_named
 from sweeper.console.printing import say
 from sweeper.launch.queue.queue import Queue
 from sweeper.launch.slurm.commands import cancel_waiting
-from sweeper.launch.tickets import Tickets
+from sweeper.launch.slurm.submissions import list_layouts
 from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt, Open, attempt_state
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _stop_run(ledger: Ledger, run_id: str) -> None:
-    for queue in (Queue(ledger), Tickets(ledger)):
+    for queue in (Queue(ledger), *(layout.queue for layout in list_layouts(ledger))):
         queue.remove(run_id)
     last = ledger.last_attempt(run_id)
     attempt = Attempt.load(ledger, run_id, last) if last else None
@@ -42,10 +42,10 @@ def _stop_run(ledger: Ledger, run_id: str) -> None:
 
 
 def _stop_workers(ledger: Ledger) -> None:
-    queue, tickets = Queue(ledger), Tickets(ledger)
+    queue, layouts = Queue(ledger), list_layouts(ledger)
     queue.ask_to_stop()
-    cancelled = cancel_waiting(tickets.list_jobs())
-    left = {*queue.list_runs(), *tickets.latest_numbers()}
+    cancelled = cancel_waiting({job for layout in layouts for job in layout.list_jobs()})
+    left = queue.list_runs().union(*(layout.queue.list_runs() for layout in layouts))
     say(
         f"The workers and jobs of {ledger.results} save their runs after the current step, and "
         f"end. {several(len(left), 'run')} stay queued; new workers resume them"

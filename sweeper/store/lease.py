@@ -99,7 +99,7 @@ def _last_claim(folder: Path) -> Path:
     """The folder of the last claim on a folder: its own, or that of the last takeover."""
     try:
         names = os.listdir(folder)  # noqa: PTH208  names alone
-    except FileNotFoundError:
+    except OSError:  # it is gone, or damaged: a loop of links
         return folder
     numbers = (name.removeprefix(_TAKEN) for name in names if name.startswith(_TAKEN))
     last = max((int(number) for number in numbers if number.isdecimal()), default=0)

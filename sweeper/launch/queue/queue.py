@@ -4,6 +4,7 @@
     results/queue/queued/<run_id>-<n>.json             as earlier versions queued it
     results/queue/<submission>/                        how the first runs of a command ended
     results/queue/stop.json                            replaced by each `sweeper stop`
+    results/slurm/<layout>/                            the same for SLURM's jobs of each layout
 
 A ticket's name is known from its run, so none has to be searched for. Nothing here needs links,
 locks or clocks that agree.
@@ -18,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sweeper.spec.outcomes import MAY_GO_ON
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.store.lease import is_held
 from sweeper.store.ledger import Ledger
@@ -37,7 +39,6 @@ class Ticket:
     number: int  # of the first attempt to make
     from_scratch: bool
     submission: str
-    index: int | None = None  # of its job in the submission's array; None if any process may
 
     @property
     def spec(self) -> RunSpec:
@@ -61,10 +62,10 @@ class Ticket:
 
 
 class Queue:
-    """The queued runs of a results folder."""
+    """The queued runs of a results folder, for any worker or for SLURM's jobs of a layout."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.results, self.folder = ledger.results, ledger.results / "queue"
+    def __init__(self, ledger: Ledger, place: str = "queue") -> None:
+        self.results, self.folder = ledger.results, ledger.results / place
         self._queued = self.folder / "queued"
 
     def add(self, ticket: Ticket) -> None:
@@ -150,25 +151,31 @@ class Queue:
         return self._queued / run_id[:_LETTERS] / f"{run_id}.json"
 
 
-def list_queued(ledger: Ledger) -> list[dict[str, Any]]:
-    """The queued runs that are not running, for `sweeper status`.
+def list_queued(ledger: Ledger, queue: Queue, state: str, why: str) -> list[dict[str, Any]]:
+    """The queued runs that are not running, with this state, for `sweeper status`.
 
-    `state` is queued, or outdated (the ticket cannot be read, or is of another version).
+    If there is no worker for them, those are left out whose last attempt was abandoned, or that
+    another process has trained meanwhile. Outdated is what cannot be read, or is of another
+    version.
     """
-    queue, lines = Queue(ledger), list[dict[str, Any]]()
-    active = dict(ledger.active())
+    lines, active = list[dict[str, Any]](), dict(ledger.active())
+    ended = ledger.ended() if state == "gone" else {}
     for run_id in queue.list_runs():
-        if run_id in active and is_held(ledger.attempt_folder(run_id, active[run_id])):
+        last = ledger.last_attempt(run_id)
+        if run_id in active:
+            if state != "queued" or is_held(ledger.attempt_folder(run_id, active[run_id])):
+                continue
+        row = ended.get(run_id)
+        if row and row.attempt >= last and row.outcome not in MAY_GO_ON:
             continue
-        line: dict[str, Any] = {"run_id": run_id, "job": None, "point": "", "epochs": 0}
-        line |= {"config": {}, "attempt": ledger.last_attempt(run_id), "state": "queued"}
-        line["why"] = "waits for a worker: sweeper work results=FOLDER"
+        line: dict[str, Any] = {"run_id": run_id, "point": "", "epochs": 0, "config": {}}
+        line |= {"attempt": last, "state": state, "why": why}
         try:
             if (ticket := queue.find(run_id)) is None:
                 continue
             spec = ticket.spec
             line |= {"point": spec.point, "epochs": spec.epochs, "config": dict(ticket.config)}
-            line["attempt"] = max(line["attempt"], ticket.number)
+            line["attempt"] = max(last, ticket.number)
         except ValueError as error:
             line |= {"state": "outdated", "why": str(error)}
         lines.append(line)
