@@ -103,7 +103,8 @@ def work(results, signals=None, say=print, ranks=None):
     ledger = Ledger(Path(results))
     queue = Queue(ledger)
     worker = Worker(ledger, queue, signals or FirstSignal(), say)
-    return worker.work(queue, Machine(cores=1, jobs=1), ranks or StubRanks())
+    worker._ranks = ranks or StubRanks()
+    return worker.work(Machine(cores=1, jobs=1))
 
 
 def forget_torch():

@@ -119,6 +119,8 @@ def _explain_reference(text: str) -> str:
     if absent := re.search(r"Environment variable '([^']+)' not found", text):
         name = absent[1]
         return f"{key} refers to the environment's {name}, which is not set. Export {name}."
+    if mode := re.search(r"Value (.+?)(?: \(\w+\))? is not a valid input for .*'RunMode'", text):
+        return f"hydra.mode must be RUN or MULTIRUN; got hydra.mode={mode[1]}. Remove it."
     if text.startswith("Recursive interpolation detected"):
         return f"{key} must not refer to itself. Write a value."
     if unknown := re.match(r"Unsupported interpolation type (\S+)", text):

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             raise ValueError(msg)
         if occupied:
             say(f"{LEFT_OUT}: {occupied}.")
-        return Worker(ledger, queue, signals, say).work(queue, machine)
+        return Worker(ledger, queue, signals, say).work(machine)
     except ValueError as error:
         return refuse(error)
 

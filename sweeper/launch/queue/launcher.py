@@ -27,6 +27,7 @@ class Place(Protocol):
     """Where queued runs find their workers."""
 
     look_every_s: float
+    is_ours: bool  # whether its workers are the command's own, rather than anyone's
 
     def add(self, tasks: list[Task], *, is_open: bool) -> Generator[Event, None, list[Task]]:
         """Queue runs, and return those that were refused; more may follow while it is open."""
@@ -77,7 +78,8 @@ def follow(
         ended = _find_ends(left, place, ledger)
         left = {run_id: task for run_id, task in left.items() if run_id not in ended}
         back = [i for i in left if i in shown and not _is_running(ledger, i, shown[i])]
-        yield Event(elsewhere=attempts, ended=ended, queued=back, said=said)
+        ours, others = (attempts, []) if place.is_ours else ([], attempts)
+        yield Event(began=ours, elsewhere=others, ended=ended, queued=back, said=said)
         look_at = time.monotonic() + place.look_every_s * (not ended)
         while time.monotonic() < look_at:
             time.sleep(_TICK_S)
@@ -128,7 +130,7 @@ def run_in_queue(tasks: Tasks, ledger: Ledger, *, detach: bool) -> Generator[Eve
 class _AnyWorker:
     """Workers that anyone starts."""
 
-    look_every_s = _LOOK_EVERY_S
+    look_every_s, is_ours = _LOOK_EVERY_S, False
 
     def __init__(self, ledger: Ledger) -> None:
         self._queue = Queue(ledger)

@@ -162,9 +162,9 @@ def list_queued(ledger: Ledger, queue: Queue, state: str, why: str) -> list[dict
     ended = ledger.ended() if state == "gone" else {}
     for run_id in queue.list_runs():
         last = ledger.last_attempt(run_id)
-        if run_id in active:
-            if state != "queued" or is_held(ledger.attempt_folder(run_id, active[run_id])):
-                continue
+        folder = ledger.attempt_folder(run_id, active.get(run_id, 0))
+        if run_id in active and (state != "queued" or is_held(folder)):
+            continue
         row = ended.get(run_id)
         if row and row.attempt >= last and row.outcome not in MAY_GO_ON:
             continue

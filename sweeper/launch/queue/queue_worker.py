@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
 from sweeper.launch.first_ends import SharedFirstEnds
 from sweeper.launch.local.launcher import run_here
@@ -58,15 +57,6 @@ class FirstSignal:
             self.number, self.at = signal.Signals(number), time.monotonic()
 
 
-class QueuedRuns(Protocol):
-    """Where the tickets of runs lie."""
-
-    folder: Path
-
-    def remove(self, run_id: str) -> None:
-        """Remove the ticket of a run that has ended for good."""
-
-
 class Worker:
     """Trains runs that have tickets; `say` shows a sentence.
 
@@ -74,38 +64,38 @@ class Worker:
     """
 
     def __init__(
-        self, ledger: Ledger, queue: QueuedRuns, signals: FirstSignal, say: Callable[[str], None]
+        self, ledger: Ledger, queue: Queue, signals: FirstSignal, say: Callable[[str], None]
     ) -> None:
         self._ledger, self._queue, self._signals, self._say = ledger, queue, signals, say
         self._running: dict[str, Attempt] = {}
         self._started: set[str] = set()
         self._taken: dict[str, SharedFirstEnds] = {}  # not ended yet, and how the first ends were
         self._unfit: set[str] = set()  # left to other workers
+        self._ranks: Ranks = LocalRanks()
         self._has_refused = False
         self._stops = Queue(ledger)
         self._stop_mark, self._asked_at = self._stops.stop_mark(), time.monotonic()
         self._is_told_to_stop = False
 
-    def work(self, queue: Queue, machine: Machine, ranks: Ranks | None = None) -> int:
+    def work(self, machine: Machine) -> int:
         """Train until every queued run has ended, or what is left cannot be trained here.
 
         Returns the exit code.
         """
-        while not self._work_once(queue, machine, ranks):
+        while not self._work_once(machine):
             if self._signals.number is not None:
                 return CUT_SHORT
-        left = queue.list_runs()
+        left = self._queue.list_runs()
         if left and self._signals.number is not None:
             return CUT_SHORT
         return RUN_FAILED if left or self._has_refused else DONE
 
-    def _work_once(self, queue: Queue, machine: Machine, ranks: Ranks | None) -> bool:
+    def _work_once(self, machine: Machine) -> bool:
         """Train until nothing is left for this worker; False if the folder cannot be written."""
         try:
-            self._train(self._pull(queue, machine), machine, ranks)
-            self._taken.clear()
-            for run_id in queue.list_runs() - self._unfit if self._signals.number is None else ():
-                self._look_at(run_id, queue, machine)  # none may start any more: its row says so
+            self._train(self._pull(machine), machine)
+            if self._signals.number is None:
+                self._refuse_rest(machine)
         except OSError as error:
             lost = Path(str(error.filename))
             if self._ledger.results not in (lost, *lost.parents):
@@ -119,6 +109,12 @@ class Worker:
             self._wait(_TRY_AGAIN_S)
             return False
         return True
+
+    def _refuse_rest(self, machine: Machine) -> None:
+        """Give the runs that may not start any more, as the first ones failed alike, their rows."""
+        self._taken.clear()
+        for run_id in self._queue.list_runs() - self._unfit:
+            self._look_at(run_id, machine)
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -134,16 +130,16 @@ class Worker:
                 self._signals.record(signal.SIGTERM, None)
         return self._signals.number is not None
 
-    def _pull(self, queue: Queue, machine: Machine) -> Iterator[Task | None]:
+    def _pull(self, machine: Machine) -> Iterator[Task | None]:
         """The attempts to make, each determined when it is taken; None while others train."""
         is_left = True
         while is_left:
             is_left, of_others = False, 0
-            for run_id in queue.walk():
+            for run_id in self._queue.walk():
                 if run_id in self._unfit:
                     continue
                 is_left = True
-                if task := self._look_at(run_id, queue, machine):
+                if task := self._look_at(run_id, machine):
                     yield task
                     continue
                 of_others += 1
@@ -153,13 +149,13 @@ class Worker:
             while time.monotonic() < look_at:
                 yield None
 
-    def _look_at(self, run_id: str, queue: Queue, machine: Machine) -> Task | None:
+    def _look_at(self, run_id: str, machine: Machine) -> Task | None:
         """The attempt to make of a queued run; None if others have it, or it is left to them."""
         try:
-            ticket = queue.find(run_id) if self._is_free(run_id) else None
+            ticket = self._queue.find(run_id) if self._is_free(run_id) else None
             task = self._claim_task(ticket) if ticket else None
             if task:
-                LocalRanks().check(task.spec)
+                self._ranks.check(task.spec)
                 check_ready([task.spec.config], machine)
         except ValueError as error:
             self._unfit.add(run_id)
@@ -175,14 +171,14 @@ class Worker:
         last = self._ledger.last_attempt(run_id)
         return not last or self._state(run_id, last) is not Open.HELD
 
-    def _train(self, tasks: Tasks, machine: Machine, ranks: Ranks | None = None) -> None:
+    def _train(self, tasks: Tasks, machine: Machine) -> None:
         events = run_here(
             tasks,
             self._ledger,
             machine,
             why_stopped=self._why_stopped,
             may_start=lambda: self._signals.number is None,
-            ranks=ranks,
+            ranks=self._ranks,
             refuse_early=False,  # a run that cannot start gets a row
         )
         with closing(events):
@@ -247,20 +243,26 @@ class Worker:
 
     def _give_up(self, ticket: Ticket, number: int) -> End | None:
         """The end of a run that was killed too often without another step; None if it may go on."""
-        killed, furthest, last = 0, 0, None
-        for earlier in range(ticket.number, number):
-            if attempt := Attempt.load(self._ledger, ticket.run_id, earlier):
-                last, steps = attempt, attempt.steps()
-                killed = 0 if steps > furthest else killed + (not attempt.was_stopped)
-                furthest = max(furthest, steps)
-        if last is None or killed < _MOST_KILLED:
+        killed = self._count_stalled(ticket, number, lambda attempt: not attempt.was_stopped)
+        if killed < _MOST_KILLED:
             return None
-        end = attempt_state(self._ledger, ticket.run_id, last.number)
+        last = attempt_state(self._ledger, ticket.run_id, number - 1)
         reason = (
             f"not tried again, as {killed} attempts in a row ended before they saved a step. The "
-            f"last: {end.reason if isinstance(end, End) else end}. Repeat the command to try again"
+            f"last: {last.reason if isinstance(last, End) else last}. Repeat the command to try "
+            "again"
         )
         return End(outcome=Outcome.PREEMPTED, reason=reason)
+
+    def _count_stalled(self, ticket: Ticket, number: int, counts: Callable[[Attempt], bool]) -> int:
+        """How many of a run's last attempts saved no step, of those that count [count]."""
+        stalled = furthest = 0
+        for earlier in range(ticket.number, number):
+            if attempt := Attempt.load(self._ledger, ticket.run_id, earlier):
+                steps = attempt.steps()
+                stalled = 0 if steps > furthest else stalled + counts(attempt)
+                furthest = max(furthest, steps)
+        return stalled
 
     def _handle(self, event: Event) -> None:
         for text in event.said:
