@@ -489,8 +489,12 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
 
 
 def _parse_word(word: str, parser: OverridesParser) -> Override:
+    key = word.partition("=")[0]
     if _nesting(word) > _DEEPEST:  # reading it, or copying it, would exceed Python's recursion
-        raise ValueError(explain_unreadable(word, f"it is nested more than {_DEEPEST} deep"))
+        msg = (
+            f"{key} must have brackets nested at most {_DEEPEST} deep; got {word}. Nest them less."
+        )
+        raise ValueError(msg)
     try:
         (found,) = parser.parse_overrides([word])
     except HydraException as error:

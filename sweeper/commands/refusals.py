@@ -119,8 +119,6 @@ def _explain_reference(text: str) -> str:
     if absent := re.search(r"Environment variable '([^']+)' not found", text):
         name = absent[1]
         return f"{key} refers to the environment's {name}, which is not set. Export {name}."
-    if mode := re.search(r"Value (.+?)(?: \(\w+\))? is not a valid input for .*'RunMode'", text):
-        return f"hydra.mode must be RUN or MULTIRUN; got hydra.mode={mode[1]}. Remove it."
     if text.startswith("Recursive interpolation detected"):
         return f"{key} must not refer to itself. Write a value."
     if unknown := re.match(r"Unsupported interpolation type (\S+)", text):
@@ -145,6 +143,9 @@ _CHOICES = {
     r"In '([^']+)': Could not override '(\w+)@": (
         "{1} must have # @package _global_ in its first line, to choose another {2}; got none. Add "
         "it."
+    ),
+    r"(?s).*?Value (.+?)(?: \(\w+\))? is not a valid input for .*'RunMode'": (
+        "hydra.mode must be RUN or MULTIRUN; got hydra.mode={1}. Remove it."
     ),
     r"(\S+) appears more than once in the final defaults list": (
         "{1} must be chosen once; got {0}. Write {1}=OPTION, without +."

@@ -18,7 +18,7 @@ from pathlib import Path
 from sweeper.launch.local.slots import Machine, inspect_machine
 from sweeper.launch.queue.queue import Queue, Ticket
 from sweeper.launch.queue.queue_worker import FirstSignal, Worker
-from sweeper.launch.ranks import Running, WhyStopped
+from sweeper.launch.ranks import LocalRanks, Running, WhyStopped
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.rank import END_RANKS
 from sweeper.launch.slurm.submissions import Layout
@@ -76,7 +76,7 @@ class Job(Worker):
     ) -> None:
         say = partial(print, flush=True)  # into the job's log
         super().__init__(ledger, queue, signals, say)
-        self._policy = policy
+        self._policy, self._ranks = policy, JobRanks()
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         #: The job's id for SLURM's programs; for an array element, the array's and its index.
         self._id = (
@@ -95,7 +95,6 @@ class Job(Worker):
         commands.run_program("scontrol", "update", f"JobId={self._id}", f"JobName={name}")
         if first.spec.config.num_nodes > 1:  # one after the other, each on all nodes
             machine = Machine(cores=1, jobs=1, device=machine.device)
-            self._ranks = SrunRanks()
         self._train(LazyTasks([first], chain([first], found)), machine)
         return self._exit_code()
 
@@ -169,16 +168,17 @@ class Job(Worker):
         return End(outcome=Outcome.TIMED_OUT, reason=reason)
 
 
-class SrunRanks:
-    """The ranks of a run on all nodes of this job."""
+class JobRanks:
+    """The ranks of a run on this node, or on all nodes of this job."""
 
     def check(self, spec: RunSpec) -> None:
         """Accept any layout, as it was submitted; `start` compares it with what the job has."""
 
     def start(self, attempt: Attempt, environment: Mapping[str, str]) -> Running:
-        """Start srun; ValueError if the job has fewer nodes than the run."""
-        del environment
+        """Start them; ValueError if the job has fewer nodes than the run."""
         asked = attempt.spec.config.num_nodes
+        if asked == 1:
+            return LocalRanks().start(attempt, environment)
         given = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
         if asked > given:
             msg = (
