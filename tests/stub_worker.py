@@ -11,9 +11,11 @@ torch, hundreds of them fit on a machine.
 import argparse
 import json
 import math
+import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
@@ -113,13 +115,31 @@ def forget_torch():
     rank_processes._TICK_S = 0.001
 
 
+def see_names_late(seconds):
+    """Leave names out of listings until they are so old, as network file systems do."""
+    real = os.listdir
+
+    def listdir(path="."):
+        seen_s, names = time.time() - seconds, []
+        for name in real(path):
+            with suppress(OSError):
+                if Path(path, name).stat().st_ctime < seen_s:
+                    names.append(name)
+        return names
+
+    os.listdir = listdir
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results")
     parser.add_argument("--epoch-s", type=float, default=0.0)
     parser.add_argument("--machine", default="")
     parser.add_argument("--lease-s", type=float, default=60.0)
+    parser.add_argument("--late-s", type=float, default=0.0)
     options = parser.parse_args()
+    if options.late_s:
+        see_names_late(options.late_s)
     forget_torch()
     lease.EXPIRES_S, lease.HEARTBEAT_S = options.lease_s, options.lease_s / 12
     if options.machine:

@@ -94,7 +94,7 @@ class Worker:
         """Train until nothing is left for this worker; False if the folder cannot be written."""
         try:
             self._train(self._pull(machine), machine)
-            if self._signals.number is None:
+            if self._taken and self._signals.number is None:  # and given up: none may start
                 self._refuse_rest(machine)
         except OSError as error:
             lost = Path(str(error.filename))

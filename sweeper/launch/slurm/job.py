@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from sweeper.launch.local.slots import Machine, inspect_machine
@@ -22,7 +22,7 @@ from sweeper.launch.ranks import LocalRanks, Running, WhyStopped
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.rank import END_RANKS
 from sweeper.launch.slurm.submissions import Layout
-from sweeper.planning.plan import Event, LazyTasks, Task
+from sweeper.planning.plan import Event, Task
 from sweeper.spec.outcomes import CUT_SHORT, DONE, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.values import Count, NotNegative, Settings
@@ -76,7 +76,7 @@ class Job(Worker):
     ) -> None:
         say = partial(print, flush=True)  # into the job's log
         super().__init__(ledger, queue, signals, say)
-        self._policy, self._ranks = policy, JobRanks()
+        self._policy, self._ranks, self._most = policy, JobRanks(), None
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         #: The job's id for SLURM's programs; for an array element, the array's and its index.
         self._id = (
@@ -85,27 +85,28 @@ class Job(Worker):
 
     def run(self, runs: int | None) -> int:
         """Train at most so many of the runs that no other job has; return the exit code."""
-        policy = self._policy
+        policy, self._most = self._policy, runs
         machine = inspect_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
-        found = islice(self._find_free(machine), runs)
-        first = next(found, None)
+        first = next(self._pull(machine), None)
         if first is None:
             return RUN_FAILED if self._has_refused or self._unfit else DONE
         name = first.spec.point.replace(" ", "_") + "_and_more" * (runs != 1)
         commands.run_program("scontrol", "update", f"JobId={self._id}", f"JobName={name}")
         if first.spec.config.num_nodes > 1:  # one after the other, each on all nodes
             machine = Machine(cores=1, jobs=1, device=machine.device)
-        self._train(LazyTasks([first], chain([first], found)), machine)
+        self._taken.clear()
+        while not self._work_once(machine) and self._signals.number is None:
+            pass
         return self._exit_code()
 
-    def _find_free(self, machine: Machine) -> Iterator[Task]:
+    def _pull(self, machine: Machine) -> Iterator[Task | None]:
         """The attempts to make that no other job makes, each determined when it is taken."""
-        for run_id in self._queue.walk():
-            if task := self._look_at(run_id, machine):
-                yield task
+        free = (self._look_at(run_id, machine) for run_id in self._queue.walk())
+        return islice(filter(None, free), self._most)
 
     def _held_before(self, folder: Path) -> bool:
-        return read_mapping(folder / _JOB_FILE).get("job") == self._id  # SLURM requeued this job
+        is_ours = read_mapping(folder / _JOB_FILE).get("job") == self._id  # SLURM requeued this job
+        return is_ours or super()._held_before(folder)
 
     def _handle(self, event: Event) -> None:
         nodes = os.environ.get("SLURM_JOB_NODELIST", "")
