@@ -48,8 +48,8 @@ def run_here(
     why_stopped: WhyStopped = lambda: "stopped",
     may_start: Callable[[], bool] = lambda: True,
     ranks: Ranks | None = None,
-    refuse_early: bool = True,
     leave_occupied: bool = False,
+    leave: Callable[[str], None] | None = None,
 ) -> Generator[Event]:
     """Execute all runs, publishing each attempt's row as it ends.
 
@@ -64,9 +64,9 @@ def run_here(
         why_stopped: gives the reason for runs that are stopped early.
         may_start: whether waiting runs may start.
         ranks: where ranks are started; None for this machine.
-        refuse_early: whether to refuse all if this machine lacks something that a run needs; else
-            such runs end as failed.
         leave_occupied: whether GPUs that other processes use are left to them.
+        leave: called with a run that another process trains, which is then not waited for; and
+            what this machine cannot start then ends as failed, rather than that all are refused.
 
     Raises:
         ValueError: if a layout is not available or this machine lacks something.
@@ -75,7 +75,7 @@ def run_here(
     known = known_tasks(tasks)
     for task in known:
         ranks.check(task.spec)
-    if refuse_early:
+    if leave is None:
         check_ready((task.spec.config for task in known), machine)
     if leave_occupied:
         needs = [t.spec.config.devices for t in known if t.spec.config.accelerator != "cpu"]
@@ -94,6 +94,7 @@ def run_here(
             memory=MemoryCache(ledger.results, machine.device),
             why_stopped=why_stopped,
             may_start=may_start,
+            leave=leave,
         )
         event = Event(said=["Loading torch ..."])  # the fork server responds only after that
         try:
@@ -123,6 +124,7 @@ class _Runs:
     memory: MemoryCache
     why_stopped: WhyStopped
     may_start: Callable[[], bool]
+    leave: Callable[[str], None] | None = None
     _source_is_empty: bool = False
     _waiting: deque[Task] = field(default_factory=deque[Task])
     _running: list[Running] = field(default_factory=list[Running])
@@ -172,7 +174,7 @@ class _Runs:
                 said += attempt.notes
             else:
                 self.slots.give_back(task.spec.run_id)
-                self._remote_runs.append(task)
+                self._leave_to_others(task)
                 remote = Attempt.load(self.ledger, task.spec.run_id, task.number)
                 elsewhere += [remote] if remote else []
             self._refill()
@@ -220,7 +222,7 @@ class _Runs:
                 if attempt.is_taken_over:  # because this process's heartbeat had stopped
                     kill_processes(run.processes)
                     self._forget_running(attempt)
-                    self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number))
+                    self._leave_to_others(Task(spec=attempt.spec, number=attempt.number))
                 elif (reason := attempt.cancel_reason()) is not None:  # as of a pruned trial
                     kill_processes(run.processes)
                     self._publish(attempt, End(outcome=Outcome.PREEMPTED, reason=reason))
@@ -232,6 +234,13 @@ class _Runs:
                 if end.outcome == Outcome.OUT_OF_MEMORY and run.attempt.spec.run_id in self._ended:
                     self._retry_with_less_memory(run.attempt)
         return Event(ended=self._take_ended())
+
+    def _leave_to_others(self, task: Task) -> None:
+        """Follow a run that another process has, or leave it."""
+        if self.leave:
+            self.leave(task.spec.run_id)
+        else:
+            self._remote_runs.append(task)
 
     def _follow_remote_runs(self) -> None:
         """Read the ends of other processes' runs, and recover those that they abandoned."""
@@ -280,7 +289,7 @@ class _Runs:
             is_published = attempt.end(end, self.ledger)
             self._forget_running(attempt)
             if not is_published:
-                self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number))
+                self._leave_to_others(Task(spec=attempt.spec, number=attempt.number))
                 return
             self._ended[run_id] = end
         is_early = attempt.is_early_failure(end) and not attempt.spec.config.keep_going

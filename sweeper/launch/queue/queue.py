@@ -130,7 +130,7 @@ class Queue:
             while folders and len(window) < _WINDOW:
                 for path in _list(folders.pop()):
                     with suppress(FileNotFoundError):  # its run has ended meanwhile
-                        window.append((path.stat().st_mtime_ns, _run_id(path)))
+                        window.append((path.lstat().st_mtime_ns, _run_id(path)))
             window.sort()
             first = random.randrange(len(window)) if len(window) > _WINDOW else 0
             yield from (run_id for _, run_id in (*window[first:], *window[:first]))

@@ -72,7 +72,7 @@ class Worker:
         self._taken: dict[str, SharedFirstEnds] = {}  # not ended yet, and how the first ends were
         self._unfit: set[str] = set()  # left to other workers
         self._ranks: Ranks = LocalRanks()
-        self._has_refused = False
+        self._has_refused, self._num_left = False, 0
         self._stops = Queue(ledger)
         self._stop_mark, self._asked_at = self._stops.stop_mark(), time.monotonic()
         self._is_told_to_stop = False
@@ -179,13 +179,19 @@ class Worker:
             why_stopped=self._why_stopped,
             may_start=lambda: self._signals.number is None,
             ranks=self._ranks,
-            refuse_early=False,  # a run that cannot start gets a row
+            leave=self._leave,
         )
         with closing(events):
             for event in events:
                 self._handle(event)
                 if self._must_stop():
                     return
+
+    def _leave(self, run_id: str) -> None:
+        """Leave a run to another process that was faster, or has taken it over."""
+        self._num_left += 1
+        self._taken.pop(run_id, None)
+        self._running.pop(run_id, None)
 
     def _claim_task(self, ticket: Ticket) -> Task | None:
         """The attempt to make now; None if the run has ended or another process is training it.

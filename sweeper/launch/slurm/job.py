@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from sweeper.launch.local.slots import Machine, inspect_machine
@@ -101,8 +100,13 @@ class Job(Worker):
 
     def _pull(self, machine: Machine) -> Iterator[Task | None]:
         """The attempts to make that no other job makes, each determined when it is taken."""
-        free = (self._look_at(run_id, machine) for run_id in self._queue.walk())
-        return islice(filter(None, free), self._most)
+        taken, left_before = 0, self._num_left
+        for run_id in self._queue.walk():
+            if task := self._look_at(run_id, machine):
+                yield task
+                taken += 1
+            if self._most and taken - (self._num_left - left_before) >= self._most:
+                return
 
     def _held_before(self, folder: Path) -> bool:
         is_ours = read_mapping(folder / _JOB_FILE).get("job") == self._id  # SLURM requeued this job

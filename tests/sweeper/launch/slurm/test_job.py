@@ -10,6 +10,7 @@ from sweeper.launch.queue.queue_worker import FirstSignal
 from sweeper.launch.ranks import Running
 from sweeper.launch.slurm.job import Job, JobPolicy, _explain_failure
 from sweeper.spec.run_spec import run_spec
+from sweeper.store import lease
 from sweeper.store.attempt import Attempt
 
 POLICY = JobPolicy(
@@ -50,6 +51,7 @@ def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, l
         what = {"config": spec.config.resolved, "from_scratch": False, "submission": "0123"}
         queue.add(Ticket(run_id=spec.run_id, number=1, **what))
     assert Attempt.begin(specs[0], ledger, 1)  # another job has it
+    lease._held.clear()
 
     code = Job(ledger, queue, POLICY, FirstSignal()).run(None)
 
@@ -57,6 +59,29 @@ def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, l
     assert {row.outcome for row in ledger.ended().values()} == {"finished"}
     assert ledger.ended().keys() == set(ids[1:])
     assert queue.list_runs() == {ids[0]}
+
+
+def test_jobs_that_start_at_once_take_a_run_each(short, ledger, monkeypatch):
+    """Another job was faster with the first run: this one trains the second, and waits for none."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    ledger.prepare()
+    queue, real, others = Queue(ledger, "slurm/1x1"), Attempt.begin, []
+    for seed in range(3):
+        what = {"config": short(seed=seed), "from_scratch": False, "submission": "0123"}
+        queue.add(Ticket(run_id=run_spec(what["config"]).run_id, number=1, **what))
+
+    def begin(spec, *arguments, **named):
+        if not others:
+            others.append(real(spec, *arguments, **named).spec.run_id)
+            lease._held.clear()
+        return real(spec, *arguments, **named)
+
+    monkeypatch.setattr(Attempt, "begin", begin)
+
+    assert Job(ledger, queue, POLICY, FirstSignal()).run(1) == 0
+    assert len(ledger.ended()) == 1
+    assert others[0] not in ledger.ended()
+    assert len(queue.list_runs()) == 2
 
 
 @pytest.mark.parametrize(
