@@ -18,9 +18,9 @@ import pytest
 
 from sweeper.launch.queue.queue import Queue, Ticket
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.attempt import finish_abandoned
 from sweeper.store.compaction import compact
 from sweeper.store.ledger import Ledger
+from sweeper.store.recovery import finish_abandoned
 
 STORMS = int(os.environ.get("SWEEPER_STORMS", "5"))
 STUB = Path(__file__).parent / "stub_worker.py"

@@ -16,17 +16,11 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.warnings import find_warnings
-from sweeper.store.attempt import (
-    Attempt,
-    End,
-    Open,
-    attempt_state,
-    finish_abandoned,
-    recover_attempt,
-)
+from sweeper.store.attempt import Attempt, End, Open, attempt_state
 from sweeper.store.damaged import sound_rows
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
+from sweeper.store.recovery import finish_abandoned, recover_attempt
 from sweeper.store.row_file import RowFile
 
 Config = Mapping[str, Any]

@@ -22,7 +22,7 @@ from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.values import LARGEST
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP, KEPT, PROGRESS
 from sweeper.store.energy import energy_kwh
-from sweeper.store.lease import claim, holds, is_held, release, take_over
+from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import own_code, read_hashes, record_code
 from sweeper.store.publish import (
@@ -38,8 +38,8 @@ from sweeper.store.publish import (
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
 from sweeper.store.seal import is_sound
 
-_CANCEL, _RELEASED = "cancel.txt", "released.json"
-_PEAK_LR, _GONE = "peak_lr.json", "its launcher was gone"
+_CANCEL, RELEASED = "cancel.txt", "released.json"
+_PEAK_LR = "peak_lr.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,8 +264,8 @@ class Attempt:
         is_last_use = end.outcome.is_result and self.spec.config.keep_checkpoint is not True
         if is_last_use and not self.is_taken_over:
             self.checkpoint.unlink(missing_ok=True)
-        _remove_leftovers(self.folder)
-        with open_partial(self.folder / _RELEASED, check=self._check_ours) as partial:
+        remove_leftovers(self.folder)
+        with open_partial(self.folder / RELEASED, check=self._check_ours) as partial:
             partial.write_text(json.dumps(asdict(end), indent=1))
         release(self.folder)
         ledger.mark_inactive(self.spec.run_id, self.number)
@@ -358,7 +358,7 @@ def end_from_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -
     return replace(end, reason=f"{why_stopped()} {end.reason}")
 
 
-def _remove_leftovers(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove the files that an attempt needed only while it was running, and half-written ones.
 
     All of them bear its number or are in its folder: a later attempt may be writing right now.
@@ -372,57 +372,10 @@ def _remove_leftovers(folder: Path) -> None:
 def attempt_state(ledger: Ledger, run_id: str, number: int) -> AttemptState:
     """The state of an attempt."""
     folder = ledger.attempt_folder(run_id, number)
-    released = read_as(End, folder / _RELEASED)
+    released = read_as(End, folder / RELEASED)
     return released or (Open.HELD if is_held(folder) else Open.ABANDONED)
 
 
 def is_cancelled(folder: Path) -> bool:
     """Whether an attempt was to be ended for good, as one of a pruned trial is."""
     return (folder / _CANCEL).exists()
-
-
-def recover_attempt(
-    ledger: Ledger, run_id: str, number: int, *, is_dead: bool = False
-) -> End | None:
-    """Take an abandoned attempt over, and give it its row: as its worker recorded, or preempted.
-
-    None if another process has it; `is_dead` if its holder is known to be gone. Without a valid
-    config, as when its holder died before writing it, it gets no row.
-    """
-    folder = ledger.attempt_folder(run_id, number)
-    if not (holds(folder) or take_over(folder, is_dead=is_dead)):
-        return None
-    _remove_leftovers(folder)  # first: what is half written has no name to be published under
-    if end := read_as(End, folder / _RELEASED):  # by another process, meanwhile
-        release(folder)
-        return end
-    if (attempt := Attempt.load(ledger, run_id, number)) is None:
-        end = End(outcome=Outcome.PREEMPTED, reason=f"{_GONE} before it began")
-        publish_json(folder / _RELEASED, asdict(end))
-        release(folder)
-        ledger.mark_inactive(run_id, number)
-        return end
-    row = ledger.find_row(run_id, number)  # its holder may have come so far
-    stated = ledger.read_row(row, ["reason"]) if row else []
-    if row and stated:
-        end = End(outcome=row.outcome, reason=stated[0]["reason"])
-        with suppress(TakenOver):
-            attempt.settle(end, ledger)
-            return end
-        return None
-    end = attempt.end_of_stopped(lambda: _GONE)
-    return end if attempt.end(end, ledger) else None
-
-
-def finish_abandoned(ledger: Ledger) -> None:
-    """Finish what killed launchers left undone: rows, releases, removals."""
-    ledger.mend()
-    for run_id, number in ledger.active():
-        state = attempt_state(ledger, run_id, number)
-        if isinstance(state, End):
-            folder = ledger.attempt_folder(run_id, number)
-            _remove_leftovers(folder)
-            release(folder)
-            ledger.mark_inactive(run_id, number)
-        elif state is Open.ABANDONED:
-            recover_attempt(ledger, run_id, number)

@@ -31,10 +31,11 @@ from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import MAY_GO_ON, Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import slow_split
-from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
+from sweeper.store.attempt import Attempt, End, Open, attempt_state
 from sweeper.store.lease import was_taken_over
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
+from sweeper.store.recovery import recover_attempt
 
 #: How often to check for files written by other processes, rather than at every event.
 _CHECK_FILES_S = 1.0

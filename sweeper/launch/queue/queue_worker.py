@@ -23,16 +23,10 @@ from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import CUT_SHORT, DONE, MAY_GO_ON, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import PROGRESS
-from sweeper.store.attempt import (
-    Attempt,
-    End,
-    Open,
-    attempt_state,
-    is_cancelled,
-    recover_attempt,
-)
+from sweeper.store.attempt import Attempt, End, Open, attempt_state, is_cancelled
 from sweeper.store.lease import holds
 from sweeper.store.ledger import Ledger
+from sweeper.store.recovery import recover_attempt
 
 _LOOK_EVERY_S, _TRY_AGAIN_S, _TICK_S = 1.0, 10.0, 0.2
 #: Runs of others that are looked at before this worker's own are attended to.

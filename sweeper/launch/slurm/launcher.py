@@ -26,8 +26,9 @@ from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
-from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
+from sweeper.store.attempt import Attempt, End, Open, attempt_state
 from sweeper.store.ledger import Ledger
+from sweeper.store.recovery import recover_attempt
 
 _TICK_S = 0.2
 _SOON_S = 5.0

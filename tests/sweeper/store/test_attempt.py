@@ -19,18 +19,12 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store import attempt as attempt_module
 from sweeper.store import lease, publish
-from sweeper.store.attempt import (
-    Attempt,
-    End,
-    Open,
-    attempt_state,
-    finish_abandoned,
-    recover_attempt,
-)
+from sweeper.store.attempt import Attempt, End, Open, attempt_state
 from sweeper.store.compaction import compact
 from sweeper.store.lease import LEASE, this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
+from sweeper.store.recovery import finish_abandoned, recover_attempt
 from sweeper.store.row import planned_columns
 from sweeper.store.table_files import read_whole, write_table
 
@@ -292,7 +286,7 @@ def test_of_many_processes_that_find_an_abandoned_attempt_one_recovers_it(ledger
     """All have seen that its holder is dead; R1 of the findings: none fails either."""
     folder = attempt.folder
     recover = (
-        "import sys; from pathlib import Path; from sweeper.store.attempt import recover_attempt;"
+        "import sys; from pathlib import Path; from sweeper.store.recovery import recover_attempt;"
         "from sweeper.store.ledger import Ledger; print('ready', flush=True); sys.stdin.readline();"
         "end = recover_attempt(Ledger(Path(sys.argv[1])), sys.argv[2], 1);"
         "print(end and end.outcome, flush=True)"

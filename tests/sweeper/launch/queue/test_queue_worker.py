@@ -17,6 +17,7 @@ from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
 from sweeper.store import attempt as attempt_module
 from sweeper.store.compaction import compact
+from sweeper.store.recovery import finish_abandoned
 
 
 @pytest.fixture(autouse=True)
@@ -203,7 +204,7 @@ def test_a_folder_that_is_full_or_away_is_waited_for(
     assert not queue.list_runs()
     assert f"Waiting for {ledger.results}, as it cannot be used: " in said
     looks["after"] = 0
-    attempt_module.finish_abandoned(ledger)  # a mark may be left
+    finish_abandoned(ledger)  # a mark may be left
     assert not list((ledger.results / "active").iterdir())
 
 
