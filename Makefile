@@ -44,8 +44,9 @@ models: .venv/.installed-dev ## every model of torchvision, and one of each fami
 projects: .venv-projects/.installed ## published Lightning packages on made-up data, at most an hour
 	timeout 3600 .venv-projects/bin/python -m pytest --noconftest tests/projects/published.py
 
-soak: .venv/.installed-dev ## sweeps killed 30 times each
-	SWEEPER_SOAK_KILLS=30 $(BIN)/python -m pytest tests/test_soak.py tests/sweeper/tuning/test_killed.py
+soak: .venv/.installed-dev ## sweeps killed 30 times each, a hundred storms of workers
+	SWEEPER_SOAK_KILLS=30 SWEEPER_STORMS=100 $(BIN)/python -m pytest tests/test_soak.py \
+		tests/sweeper/tuning/test_killed.py tests/test_storm.py
 
 gpu: .venv/.installed-dev ## on a machine with a GPU: tests marked gpu, then benchmarks/gpu-NAME.md
 	$(PYTEST) -m gpu

@@ -68,7 +68,7 @@ from sweeper.spec import config as settings
 from sweeper.spec.method_checks import noise_span
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.worker_args import kept_checkpoint
+from sweeper.spec.worker_args import PROGRESS, kept_checkpoint
 from sweeper.store.step_progress import StepProgress
 
 
@@ -155,6 +155,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         "train_s": callbacks.clock.train_s,
         "elapsed_s": callbacks.clock.elapsed_s,
         **callbacks.curve.state_dict(),
+        "curve": callbacks.curve.rows,
     }
 
 
@@ -272,7 +273,8 @@ def _build_callbacks(
     logged = LoggedValues(plan, config.metric, measured)
     mirror = Mirror(spec, context.folder, rank=context.rank)
     listeners = [context.on_epoch, mirror.log_rows] if context.rank == 0 else []
-    curve = Curve(plan, clock, [*measured, logged], listeners)
+    progress = context.folder / PROGRESS
+    curve = Curve(plan, clock, [*measured, logged], listeners, file=progress)
     shown = context.on_steps if context.rank == 0 else None
     users = list(map(instantiate_component, config.trainer.callbacks))
     in_order = [

@@ -1,6 +1,7 @@
 """A rank of a run in its own process; the command line is never re-executed."""
 
 import contextlib
+import errno
 import faulthandler
 import json
 import multiprocessing
@@ -31,15 +32,18 @@ from sweeper.spec.worker_args import (
     FIRST_STEP,
     GRACEFUL_STOP,
     METRIC_NOT_LOGGED,
+    PROGRESS,
     SIGNALS_OF_LAUNCHER,
     UNWRITABLE_EXIT,
     WorkerArgs,
 )
-from sweeper.store.publish import publish_json, publish_text
+from sweeper.store.publish import NOT_ALLOWED, publish_json, publish_text
 from sweeper.store.step_progress import write_step_progress
 
 _REASON_LINES = 3
 _MEETING_S = 300.0
+#: Errors of a folder that may be written again later.
+_LASTS = (*NOT_ALLOWED, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
 
 
 def work(rank: WorkerArgs) -> None:
@@ -64,7 +68,7 @@ def work(rank: WorkerArgs) -> None:
         rank=rank.rank,
         folder=folder,
         checkpoint=folder.parent / CHECKPOINT,
-        on_epoch=lambda rows: append_rows(folder / "progress.jsonl", rows),
+        on_epoch=lambda rows: append_rows(folder / PROGRESS, rows),
         on_steps=lambda progress: write_step_progress(progress, folder),
         stop_requested=lambda: _is_there(folder / GRACEFUL_STOP),
     )
@@ -195,6 +199,8 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
     is_cpu_out = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
     is_out_of_memory = is_cpu_out or isinstance(error, torch.OutOfMemoryError | MemoryError)
     outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory else Outcome.FAILED
+    if isinstance(error, OSError) and error.errno in _LASTS and str(folder.parent) in str(error):
+        outcome = Outcome.PREEMPTED
     try:
         if METRIC_NOT_LOGGED in reason:  # a wrong command: retried, however far the run came
             (folder / FIRST_STEP).unlink(missing_ok=True)

@@ -29,6 +29,8 @@ COMMANDS = {
         "sweeper.commands.work",
         "train runs that hydra/launcher=queue has queued, on any machine",
     ),
+    "stop": ("sweeper.commands.stop", "end workers and SLURM jobs of a folder, or a run, saved"),
+    "logs": ("sweeper.commands.logs", "print what a run has printed; -f follows it"),
     "doctor": ("sweeper.commands.doctor", "find what would go wrong on this machine"),
     "delete": ("sweeper.commands.delete", "forget runs, so that their sweep trains them again"),
     "compact": ("sweeper.commands.compact", "merge many small parquet files into one"),

@@ -35,6 +35,8 @@ ELSEWHERE = (
     "sweeper.plan",
     "sweeper.run",
     "delete",
+    "logs",
+    "stop",
 )
 
 

@@ -19,7 +19,7 @@ from sweeper.commands.sweep import run_sweep
 from sweeper.commands.tune import run_tuning
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.launch.tickets import Ticket
+from sweeper.launch.queue.queue import Queue, Ticket
 from sweeper.planning.seconds import Timing, store_timings
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
@@ -97,10 +97,9 @@ def _leave_unfinished(results, abandoned, queued):
         shutil.copy(ledger.attempt_folder(min(ledger.ended()), 1) / name, attempt.folder)
     ticket = Ticket(
         run_id=queued.run_id, config=queued.config.resolved, number=1, from_scratch=False,
-        submission="x", index=0,
+        submission="x",
     )  # fmt: skip
-    (results / "slurm" / "queued").mkdir(parents=True)
-    publish_json(results / "slurm" / "queued" / f"{queued.run_id}-001.json", asdict(ticket))
+    Queue(Ledger(results), "slurm/1x1").add(ticket)
     pending = {"holder": asdict(this_process()), "runs": [{"run_id": "a" * 12, "attempt": 1}]}
     publish_json(results / ".pending-host-1.json", pending)
 

@@ -13,8 +13,8 @@ import pytest
 from provoked import train_awake
 from same_rows import assert_same
 
+from sweeper.launch.queue.queue import Queue
 from sweeper.launch.ranks import LocalRanks
-from sweeper.launch.tickets import Tickets
 from sweeper.store.ledger import Ledger
 
 SLOW = [
@@ -88,7 +88,7 @@ def test_four_workers_of_which_two_are_ended_train_each_run_once_as_a_process_wo
     }
     superseded = pd.read_parquet(results / "superseded/runs").set_index("run_id")
     assert "its launcher was gone after epoch" in superseded.loc[lost.parent.name].reason
-    assert Tickets(Ledger(results), "queue").latest_numbers() == {}
+    assert Queue(Ledger(results)).list_runs() == set()
     undisturbed = tmp_path / "undisturbed"
     ranks = LocalRanks(train_awake)
     assert sweep_here(undisturbed, *SLOW, "seed=range(6)", ranks=ranks) == 0
@@ -99,7 +99,7 @@ def test_four_workers_of_which_two_are_ended_train_each_run_once_as_a_process_wo
 def test_a_waiting_command_follows_workers_of_which_the_first_works_for_a_time(results):
     sweep = start("-m", *SLOW, "hydra/launcher=queue", f"results={results}")
     deadline = time.monotonic() + 120
-    while not list(results.glob("queue/queued/*.json")):
+    while not list(results.glob("queue/queued/*/*.json")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     brief = end(start("work", f"results={results}", "--for", "1s"), 75)

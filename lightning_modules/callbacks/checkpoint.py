@@ -1,6 +1,7 @@
 """Checkpoint and graceful stop: a run is saved where its plan says, or saved and stopped."""
 
 import math
+import os
 import shutil
 import signal
 import time
@@ -113,6 +114,7 @@ class RunCheckpoint(Checkpoint):
         on_epoch: Callable[[], None],
     ) -> None:
         self._path, self._partial = path, path.with_suffix(f".{attempt}.tmp")
+        self._attempt = attempt
         self._plan, self._contract = plan, contract
         self._stop, self._clock, self._can_stop, self._on_epoch = stop, clock, can_stop, on_epoch
         self._is_over = self._is_saving = self._is_due = False
@@ -228,11 +230,13 @@ class RunCheckpoint(Checkpoint):
         self._is_saving = True
         with name_path_in_errors(self._path):
             if trainer.is_global_zero:
+                self._check_ours()
                 self._partial.touch()  # fails if results were moved; Lightning would make a folder
             trainer.save_checkpoint(self._partial)
             if trainer.is_global_zero:
                 seal(self._partial)
                 flush_to_disk(self._partial)
+                self._check_ours()
                 if kept is not None:  # first: a run that resumes from here does not come back
                     copy = kept.with_suffix(self._partial.suffix)
                     shutil.copyfile(self._partial, copy)
@@ -241,6 +245,13 @@ class RunCheckpoint(Checkpoint):
                 self._partial.replace(self._path)
         self._is_saving = self._is_due = False
         self._stop.note_saved()
+
+    def _check_ours(self) -> None:
+        """RuntimeError if a later attempt has the checkpoint, as this one's launcher slept."""
+        names = os.listdir(self._path.parent)  # noqa: PTH208  network file systems look again
+        if any(name.isdecimal() and name > self._attempt for name in names):
+            msg = f"{self._path} must be of the run's last attempt; a later one than this has begun"
+            raise RuntimeError(msg)
 
 
 class LaunchersSigterm(Callback):

@@ -1,11 +1,13 @@
 """The curve: a row per evaluation, with learning rates and time spent; and reports of progress."""
 
 import hashlib
+import json
 import math
 import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from pytorch_lightning import LightningModule, Trainer
@@ -15,6 +17,7 @@ from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.steps import AroundEvaluation, current_lrs, ends_step, is_in_epoch
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.noise import NOISE_COLUMNS
+from sweeper.store.publish import flush_to_disk
 from sweeper.store.row import setting_columns
 from sweeper.store.schema import ANGLE_COLUMNS
 from sweeper.store.step_progress import StepProgress
@@ -23,6 +26,7 @@ from sweeper.upstream.lightnings import is_validated
 _REPORT_EVERY_S = 2.0
 _REPORTING_SHARE = 0.02  # at most this fraction of the time, however slow the file system is
 _REPORTS_IN_RATE = 16
+_ROWS_IN_STATE = 64  # at most about so many rows are in a checkpoint
 
 
 class Measured(Protocol):
@@ -84,6 +88,7 @@ class Curve(AroundEvaluation, Checkpoint):
     Args:
         measured: callbacks that run before the curve; their columns go into the row.
         listeners: each is called with new rows after an evaluation within an epoch, or by `report`.
+        file: in the attempt's folder, to which a listener appends them as lines of JSON.
     """
 
     def __init__(
@@ -92,9 +97,12 @@ class Curve(AroundEvaluation, Checkpoint):
         clock: Clock,
         measured: Sequence[Measured],
         listeners: Sequence[Callable[[list[dict[str, Any]]], None]] = (),
+        *,
+        file: Path | None = None,
     ) -> None:
         self._plan, self._clock, self._measured = plan, clock, measured
         self._listeners, self._reported = listeners, 0
+        self._file, self._kept = file, 0  # rows in the file that a power cut leaves there
         self.rows: list[dict[str, Any]] = []  # of evaluations, as in the curves table
         self.steps = 0  # of the optimizer, so far
         self.last_lr = math.nan  # that the last step actually used
@@ -147,11 +155,19 @@ class Curve(AroundEvaluation, Checkpoint):
         new, self._reported = self.rows[self._reported :], len(self.rows)
         for listener in self._listeners if new else ():
             listener(new)
+        if self._file and self._file.exists() and self._reported - self._kept >= _ROWS_IN_STATE:
+            flush_to_disk(self._file)
+            self._kept = self._reported
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, in plain containers."""
+        """All of it, in plain containers; where the file has the first rows, only the others.
+
+        With all rows in each, the checkpoints of a run would cost as the square of its length.
+        """
+        where = self._file.parts[-3:-1] if self._file else ()
         return {
-            "curve": self.rows,
+            "kept": [*where, self._kept],
+            "curve": self.rows[self._kept :],
             "steps": self.steps,
             "last_lr": self.last_lr,
             "lr_series_hash": self.lr_series_hash,
@@ -160,8 +176,21 @@ class Curve(AroundEvaluation, Checkpoint):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.rows, self.steps = state_dict["curve"], state_dict["steps"]
+        """Restore what `state_dict` returned; ValueError if the file has lost its first rows."""
+        *where, kept = state_dict.get("kept", [0])  # earlier versions kept all in the checkpoint
+        before: list[dict[str, Any]] = []
+        if kept and self._file:
+            run, attempt = where
+            file = self._file.parents[2] / run / attempt / self._file.name
+            lines = file.read_bytes().splitlines()[:kept] if file.exists() else []
+            before = [json.loads(line) for line in lines]
+            if len(before) < kept:
+                msg = (
+                    f"{file} must have the first {kept} rows of the curve; it has {len(before)}. "
+                    "Remove the run's checkpoint, and it is trained from the start."
+                )
+                raise ValueError(msg)
+        self.rows, self.steps = [*before, *state_dict["curve"]], state_dict["steps"]
         self.last_lr, self.lr_series_hash = state_dict["last_lr"], state_dict["lr_series_hash"]
         self._peaks = [state_dict["base_lr"], state_dict["peak_lr"]]
 

@@ -72,8 +72,20 @@ def plain_config(config: DictConfig) -> Config:
             }
         )
     except OmegaConfBaseException as error:
-        msg = f"every config value must be given; {explain_error(error)}"
-        raise ValueError(msg) from error
+        raise ValueError(_explain_unresolved(error, ours)) from error
+
+
+def _explain_unresolved(error: OmegaConfBaseException, config: DictConfig) -> str:
+    """A sentence on a value that cannot be resolved."""
+    if "raised while resolving interpolation" not in str(error):
+        return f"every config value must be given; {explain_error(error)}"
+    written: Any = OmegaConf.to_container(config)
+    for name in str(error.full_key).split("."):
+        written = written[name]
+    return (
+        f"{error.full_key} must refer to something that can be found; got "
+        f"{error.full_key}={written}. Correct what follows the colon, or write a value."
+    )
 
 
 def _without_hydra(config: DictConfig) -> DictConfig:
@@ -89,8 +101,7 @@ def command_settings(config: DictConfig) -> Config:
     try:
         return to_plain_values({name: config[name] for name in names})
     except OmegaConfBaseException as error:
-        msg = f"every config value must be given; {explain_error(error)}"
-        raise ValueError(msg) from error
+        raise ValueError(_explain_unresolved(error, config)) from error
 
 
 def _check_no_facts(config: DictConfig) -> None:
@@ -122,7 +133,14 @@ def _check_nested(config: DictConfig) -> None:
 
 def _register_resolvers(config: DictConfig) -> None:
     """Import the modules of a project that register OmegaConf's resolvers; ValueError if not."""
-    for name in OmegaConf.select(config, "resolvers") or ():
+    named = OmegaConf.select(config, "resolvers")
+    if named is not None and not OmegaConf.is_list(named):
+        msg = (
+            "resolvers must be a list of modules that register resolvers, such as "
+            f"[myproj.resolvers]; got resolvers={named}. Correct it."
+        )
+        raise ValueError(msg)
+    for name in named or ():
         try:
             importlib.import_module(str(name))
         except Exception as error:
@@ -459,6 +477,7 @@ def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:
     return composed
 
 
+_DEEPEST = 50
 #: What Hydra raises for odd values, beside its own errors.
 _HYDRAS_FAULTS = (AssertionError, AttributeError, TypeError, KeyError, RecursionError, RuntimeError)
 
@@ -470,6 +489,12 @@ def parse(overrides: Sequence[str], loader: ConfigLoader | None = None) -> list[
 
 
 def _parse_word(word: str, parser: OverridesParser) -> Override:
+    key = word.partition("=")[0]
+    if _nesting(word) > _DEEPEST:  # reading it, or copying it, would exceed Python's recursion
+        msg = (
+            f"{key} must have brackets nested at most {_DEEPEST} deep; got {word}. Nest them less."
+        )
+        raise ValueError(msg)
     try:
         (found,) = parser.parse_overrides([word])
     except HydraException as error:
@@ -481,6 +506,12 @@ def _parse_word(word: str, parser: OverridesParser) -> Override:
     if isinstance(found.value(), list | dict) or "." in found.key_or_group:
         check_group(found)
     return found
+
+
+def _nesting(word: str) -> int:
+    """How deep a value's brackets are nested, at most [count]."""
+    steps = ((c in "[{(") - (c in "]})") for c in word)
+    return max(itertools.accumulate(steps), default=0)
 
 
 def split_values(override: Override, loader: ConfigLoader) -> list[Override]:

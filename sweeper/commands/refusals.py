@@ -144,6 +144,9 @@ _CHOICES = {
         "{1} must have # @package _global_ in its first line, to choose another {2}; got none. Add "
         "it."
     ),
+    r"(?s).*?Value (.+?)(?: \(\w+\))? is not a valid input for .*'RunMode'": (
+        "hydra.mode must be RUN or MULTIRUN; got hydra.mode={1}. Remove it."
+    ),
     r"(\S+) appears more than once in the final defaults list": (
         "{1} must be chosen once; got {0}. Write {1}=OPTION, without +."
     ),

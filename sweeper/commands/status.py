@@ -18,7 +18,8 @@ from sweeper.console.differences import Differences
 from sweeper.console.live import RunState
 from sweeper.console.printing import say, text_console
 from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_row, runs_table
-from sweeper.launch.tickets import Tickets, list_waiting_runs
+from sweeper.launch.queue.queue import Queue, list_queued
+from sweeper.launch.slurm.submissions import list_layouts, list_waiting_runs
 from sweeper.spec.config import Facts
 from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.spec.run_spec import read_run_spec
@@ -36,22 +37,17 @@ _STATES_SHOWN = 60
 _CURVE_ROWS_SHOWN = 5
 _LINES_BESIDE_TABLE = 8  # with --watch
 _IN_QUEUE = {"queued", "submitted"}  # states of a run's SLURM job
+_FOR_WORKERS = "waits for a worker: sweeper work results=FOLDER"
 _LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the state of a results folder, or of a run; return the exit code."""
-    options = _parser().parse_intermixed_args(arguments)
-    what, console = Path(options.what), text_console()
-    ledger = Ledger(what if what.is_dir() else Path(options.results))
-    is_folder = what.is_dir() and options.what
-    run_id = "" if is_folder else find_run(ledger, options.what)
-    if not is_folder and not run_id:
-        sys.stderr.write(
-            f"status needs a results folder or a run id; got {options.what}. "
-            f"Run a sweep first, name its folder, or a run id in --results {options.results}.\n"
-        )
+    options, console = _parser().parse_intermixed_args(arguments), text_console()
+    named = find_named(options, "status")
+    if named is None:
         return BAD_INPUT
+    ledger, run_id = named
     if options.json:
         found = run_overview(ledger, run_id) if run_id else overview(ledger)
         say(json.dumps(found, default=str))
@@ -64,6 +60,24 @@ def main(arguments: Sequence[str]) -> int:
         with suppress(KeyboardInterrupt):
             watch(ledger, run_id, console)
     return DONE
+
+
+def find_named(options: argparse.Namespace, command: str) -> tuple[Ledger, str] | None:
+    """The folder and the run that were named, the run empty for a folder; None if neither is there.
+
+    Then it is said.
+    """
+    what = Path(options.what)
+    ledger = Ledger(what if what.is_dir() else Path(options.results))
+    is_folder = bool(what.is_dir() and options.what)
+    run_id = "" if is_folder else find_run(ledger, options.what)
+    if is_folder or run_id:
+        return ledger, run_id
+    sys.stderr.write(
+        f"{command} needs a results folder or a run id; got {options.what}. "
+        f"Run a sweep first, name its folder, or a run id in --results {options.results}.\n"
+    )
+    return None
 
 
 def watch(ledger: Ledger, run_id: str, console: Console) -> None:
@@ -96,8 +110,8 @@ def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
 
 def overview(ledger: Ledger) -> dict[str, Any]:
     """Counts by outcome; running, waiting and pending runs; failures with reasons and logs."""
-    places = Tickets(ledger, "slurm"), Tickets(ledger, "queue")
-    queue = [line for tickets in places for line in list_waiting_runs(ledger, tickets)]
+    for_workers = list_queued(ledger, Queue(ledger), "queued", _FOR_WORKERS)
+    queue = [*list_waiting_runs(ledger), *for_workers]
     queued = {line["run_id"] for line in queue if line["state"] in _IN_QUEUE}
     begun = [(run_id, n) for run_id, n in ledger.active() if run_id not in queued]
     running = [found for run_id, n in begun if (found := _running_attempt(ledger, run_id, n))]
@@ -181,8 +195,12 @@ def _describe_state(state: AttemptState) -> str:
 def find_run(ledger: Ledger, prefix: str) -> str:
     """The run whose id starts like this; empty if none or several do."""
     folder = ledger.results / "attempts"
-    found = [path.name for path in folder.glob(f"{prefix}*")] if prefix.isalnum() else []
-    return found[0] if len(found) == 1 else ""
+    found = {path.name for path in folder.glob(f"{prefix}*")} if prefix.isalnum() else set[str]()
+    if not found and prefix.isalnum():
+        queues = [Queue(ledger), *(layout.queue for layout in list_layouts(ledger))]
+        known = (run_id for queue in queues for run_id in queue.list_runs())
+        found = {run_id for run_id in known if run_id.startswith(prefix)}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_most: int) -> None:
@@ -260,12 +278,17 @@ def _show_run(found: dict[str, Any], console: Console) -> None:
         console.print(f"    {words}", highlight=False)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="sweeper status", description=__doc__)
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `find_named` reads."""
     parser.add_argument(
         "what", nargs="?", default="results", help="results folder, or a run id (results)"
     )
     parser.add_argument("--results", default="results", help="folder to look for a run id in")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sweeper status", description=__doc__)
+    add_names(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     parser.add_argument(
         "-w", "--watch", action="store_true", help="refresh the display until all runs have ended"

@@ -21,9 +21,9 @@ from sweeper.spec.identity import scientific_part, targets
 from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.sentences import several
-from sweeper.store.attempt import finish_abandoned
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import parse_as
+from sweeper.store.recovery import finish_abandoned
 from sweeper.tuning.point_study import PointStudy
 from sweeper.tuning.space import Space, ends_override
 from sweeper.tuning.storage import open_storage

@@ -11,8 +11,8 @@ from sweeper.commands.refusals import CommandParser, refuse
 from sweeper.console.printing import say, whole_number
 from sweeper.launch.local.free_gpus import LEFT_OUT, leave_occupied
 from sweeper.launch.local.slots import inspect_machine
+from sweeper.launch.queue.queue import Queue
 from sweeper.launch.queue.queue_worker import FirstSignal, Worker
-from sweeper.launch.tickets import Tickets
 from sweeper.spec.outcomes import DONE
 from sweeper.store.ledger import Ledger
 
@@ -37,8 +37,8 @@ def main(arguments: Sequence[str]) -> int:
     signal.alarm(options.for_s)
     try:
         ledger = Ledger.from_setting(options.results)
-        tickets = Tickets(ledger, "queue")
-        if not tickets.latest_numbers():
+        queue = Queue(ledger)
+        if not queue.folder.is_dir() or next(queue.walk(), None) is None:
             say(f"No run is queued in {ledger.results}; hydra/launcher=queue queues them.")
             return DONE
         ledger.prepare()
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
             raise ValueError(msg)
         if occupied:
             say(f"{LEFT_OUT}: {occupied}.")
-        return Worker(ledger, tickets, signals, say).work(machine)
+        return Worker(ledger, queue, signals, say).work(machine)
     except ValueError as error:
         return refuse(error)
 

@@ -234,7 +234,7 @@ def worker_failure(run: Running, why_stopped: WhyStopped) -> End:
     elif code == _SERVER_GONE:
         outcome, reason = Outcome.PREEMPTED, f"the fork server was killed from outside{where}"
     elif code > UNWRITABLE_EXIT:
-        why = os.strerror(code - UNWRITABLE_EXIT)
+        outcome, why = Outcome.PREEMPTED, os.strerror(code - UNWRITABLE_EXIT)
         reason = f"{folder} could not be written: {why}{where}"
     else:
         log = "see its log"

@@ -16,17 +16,11 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.warnings import find_warnings
-from sweeper.store.attempt import (
-    Attempt,
-    End,
-    Open,
-    attempt_state,
-    finish_abandoned,
-    recover_attempt,
-)
+from sweeper.store.attempt import Attempt, End, Open, attempt_state
 from sweeper.store.damaged import sound_rows
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
+from sweeper.store.recovery import finish_abandoned, recover_attempt
 from sweeper.store.row_file import RowFile
 
 Config = Mapping[str, Any]
@@ -241,15 +235,17 @@ def _task(
     is_early = spec.run_id in planned.early
     if ended and not rerun and not is_early and is_settled(ended.outcome, retry):
         return None
-    last = ledger.last_attempt(spec.run_id)
-    if last == 0 or (ended and ended.attempt >= last):
-        return Task(spec=spec, number=last + 1, from_scratch=rerun)
+    last, row = ledger.last_attempt(spec.run_id), ended.attempt if ended else 0
+    if row >= last:
+        return Task(spec=spec, number=row + 1, from_scratch=rerun)
     end = attempt_state(ledger, spec.run_id, last)
     if end is Open.HELD:  # running in another process: that attempt is what to wait for
         return Task(spec=spec, number=last)
     if end is Open.ABANDONED:
         end = recover_attempt(ledger, spec.run_id, last)
-    if end is not None and is_settled(end.outcome, retry) and not rerun:
+        if end is None:  # another process has taken it over
+            return Task(spec=spec, number=last)
+    if is_settled(end.outcome, retry) and not rerun:
         since.add(spec.run_id)
     return Task(spec=spec, number=last + 1, from_scratch=rerun)
 

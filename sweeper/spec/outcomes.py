@@ -19,6 +19,9 @@ class Outcome(StrEnum):
         return self in {Outcome.FINISHED, Outcome.DIVERGED}
 
 
+#: Outcomes after which another attempt may follow at once.
+MAY_GO_ON = frozenset({Outcome.PREEMPTED, Outcome.OUT_OF_MEMORY})
+
 DONE = 0  # every run has a result
 RUN_FAILED = 1  # a run has none
 BAD_INPUT = 2  # refused before anything started

@@ -10,6 +10,8 @@ GRACEFUL_STOP = "graceful-stop"
 CHECKPOINT = "checkpoint.ckpt"
 #: There too, by the epochs trained: the checkpoints that are kept for branches.
 KEPT = "epochs-{}.ckpt"
+#: A file in the attempt's folder: the rows of its curve, as lines of JSON.
+PROGRESS = "progress.jsonl"
 #: A file in the attempt's folder: says that the optimizer has taken a step.
 FIRST_STEP = "first-step"
 #: In the reason of a run whose metric is never logged: counts as a failure before the first step.

@@ -1,5 +1,6 @@
 """One attempt at a run, seen from outside: its folder, progress and row, and its state."""
 
+import json
 import math
 import socket
 import time
@@ -19,12 +20,14 @@ from sweeper.spec.lr_rules import OwnRule
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.values import LARGEST
-from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP, KEPT
+from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP, KEPT, PROGRESS
 from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
 from sweeper.store.own_code import own_code, read_hashes, record_code
 from sweeper.store.publish import (
+    TakenOver,
     Text,
+    open_partial,
     parse_as,
     publish_json,
     publish_text,
@@ -32,10 +35,9 @@ from sweeper.store.publish import (
     read_mapping,
 )
 from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
-from sweeper.store.row_file import ROW_FOLDERS
 from sweeper.store.seal import is_sound
 
-_CANCEL = "cancel.txt"
+_CANCEL, RELEASED = "cancel.txt", "released.json"
 _PEAK_LR = "peak_lr.json"
 
 
@@ -138,6 +140,13 @@ class Attempt:
         folder = ledger.attempt_folder(spec.run_id, number)
         if not claim(folder):
             return None
+        with suppress(TakenOver):
+            return cls._begin(spec, ledger, number, from_scratch=from_scratch)
+        return None
+
+    @classmethod
+    def _begin(cls, spec: RunSpec, ledger: Ledger, number: int, *, from_scratch: bool) -> "Attempt":
+        folder = ledger.attempt_folder(spec.run_id, number)
         ledger.mark_active(spec.run_id, number)
         facts = spec.facts.model_dump(exclude_none=True)
         config = {**spec.config.resolved, **facts, "micro_batch": spec.split.micro_batch}
@@ -145,6 +154,7 @@ class Attempt:
             publish_json(folder / _PEAK_LR, spec.schedule.peak_lr)
         publish_json(folder / "config.json", config)
         attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
+        attempt._check_ours()
         if from_scratch:
             for left in (attempt.checkpoint, *folder.parent.glob(KEPT.format("*"))):
                 left.unlink(missing_ok=True)
@@ -156,7 +166,9 @@ class Attempt:
             is_resumed = True
         record_code(code, folder, ledger.results, resumed=before if is_resumed else None)
         if is_sound(attempt.checkpoint):
+            attempt._check_ours()
             return attempt
+        attempt._check_ours()
         aside = attempt.checkpoint.replace(folder / "damaged.ckpt")
         record_code(code, folder, ledger.results)
         note = f"Warning: {attempt.checkpoint} is damaged: moved to {aside}, trained from scratch."
@@ -188,18 +200,13 @@ class Attempt:
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether a later attempt exists, because this attempt's holder was presumed dead."""
-        return self.folder.with_name(f"{self.number + 1:03d}").exists()
+        """Whether another process has it or a later one, as its holder was presumed dead."""
+        return not self.is_ours or self.folder.with_name(f"{self.number + 1:03d}").exists()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process holds it."""
+        """Whether this process holds it, and no other has taken it over."""
         return holds(self.folder)
-
-    @property
-    def is_released(self) -> bool:
-        """Whether its end was recorded."""
-        return (self.folder / "released.json").exists()
 
     def request_cancel(self, reason: str) -> None:
         """Ask the process that holds this attempt to end it at once, preempted for this reason."""
@@ -233,18 +240,38 @@ class Attempt:
         age_s = time.time() - max(times) if times else 0.0
         return age_s if age_s >= 0 else math.inf
 
-    def end(self, end: End, ledger: Ledger) -> None:
-        """Publish the attempt's row and curve, then release it."""
-        ledger.publish(self.row(end, ledger.results), self.curve())
-        self.settle(end, ledger)
+    def end(self, end: End, ledger: Ledger) -> bool:
+        """Publish the attempt's row and curve, then release it; False if it is no longer ours."""
+        try:
+            self._check_ours()
+            row = self.row(end, ledger.results)
+            ledger.publish(row, self.curve(), within=self.folder, check=self._check_ours)
+            self.settle(end, ledger)
+        except TakenOver:
+            return False
+        except FileNotFoundError:  # removed by who has taken it over
+            if self.is_ours:
+                raise
+            return False
+        return True
 
     def settle(self, end: End, ledger: Ledger) -> None:
-        """Once its row is published: remove what is no longer needed, and release the attempt."""
+        """Once its row is published: remove what is no longer needed, and release the attempt.
+
+        Its own files are removed while it is still held. Raises `TakenOver` if it is not.
+        """
         is_last_use = end.outcome.is_result and self.spec.config.keep_checkpoint is not True
         if is_last_use and not self.is_taken_over:
             self.checkpoint.unlink(missing_ok=True)
-        publish_json(self.folder / "released.json", asdict(end))
-        _release_files(ledger, self.spec.run_id, self.number)
+        remove_leftovers(self.folder)
+        with open_partial(self.folder / RELEASED, check=self._check_ours) as partial:
+            partial.write_text(json.dumps(asdict(end), indent=1))
+        release(self.folder)
+        ledger.mark_inactive(self.spec.run_id, self.number)
+
+    def _check_ours(self) -> None:
+        if not self.is_ours:
+            raise TakenOver
 
     def curve(self) -> list[dict[str, Any]]:
         """The rows of its evaluations, up to the first truncated or damaged line."""
@@ -253,7 +280,7 @@ class Attempt:
     def _read_curve(self) -> tuple[list[dict[str, Any]], bool]:
         """The curve, and whether each line is intact, but for a last line truncated by a kill."""
         try:
-            content = (self.folder / "progress.jsonl").read_bytes()
+            content = (self.folder / PROGRESS).read_bytes()
         except FileNotFoundError:
             return [], True
         except OSError:
@@ -282,6 +309,12 @@ class Attempt:
         """The record that a rank's worker wrote; empty if there is none or it cannot be read."""
         found = read_as(_Record, self.folder / f"record-{rank}.json")
         return found.model_dump(exclude_unset=True) if found else {}
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it was saved and stopped as it was asked to, rather than killed."""
+        record = self.record()
+        return record.get("outcome") == Outcome.PREEMPTED and record["reason"].startswith("after ")
 
     def first_record(self, ranks: Iterable[int]) -> tuple[int, dict[str, Any]] | None:
         """The earliest record of these ranks: the other ranks failed because of that rank."""
@@ -323,53 +356,24 @@ def end_from_record(record: Mapping[str, Any], why_stopped: Callable[[], str]) -
     return replace(end, reason=f"{why_stopped()} {end.reason}")
 
 
-def _release_files(ledger: Ledger, run_id: str, number: int) -> None:
-    """Release an attempt, and remove the files that it needed only while it was running."""
-    folder = ledger.attempt_folder(run_id, number)
-    release(folder)
-    is_latest = number == ledger.last_attempt(run_id)  # a later attempt may be writing right now
-    for left in ("rendezvous", GRACEFUL_STOP, "*.tmp", ".now-*"):
-        for path in (*folder.glob(left), *(folder.parent.glob(left) if is_latest else ())):
-            path.unlink(missing_ok=True)
-    for table in ROW_FOLDERS if is_latest else ():
-        for path in (ledger.results / table).glob(f".{run_id}-*.tmp"):
-            path.unlink(missing_ok=True)
-    ledger.mark_inactive(run_id, number)
+def remove_leftovers(folder: Path) -> None:
+    """Remove the files that an attempt needed only while it was running, and half-written ones.
+
+    All of them bear its number or are in its folder: a later attempt may be writing right now.
+    """
+    here = ("rendezvous", GRACEFUL_STOP, "*.tmp", ".now-*")
+    left = [path for pattern in here for path in folder.glob(pattern)]
+    for path in (*left, *folder.parent.glob(f"*.{folder.name}.tmp")):
+        path.unlink(missing_ok=True)
 
 
 def attempt_state(ledger: Ledger, run_id: str, number: int) -> AttemptState:
     """The state of an attempt."""
     folder = ledger.attempt_folder(run_id, number)
-    released = read_as(End, folder / "released.json")
+    released = read_as(End, folder / RELEASED)
     return released or (Open.HELD if is_held(folder) else Open.ABANDONED)
 
 
-def recover_attempt(ledger: Ledger, run_id: str, number: int) -> End | None:
-    """Give an abandoned attempt its row: the end that its worker recorded, or preempted.
-
-    None if it has no valid config, as when its holder died before writing it.
-    """
-    attempt = Attempt.load(ledger, run_id, number)
-    if attempt is None:
-        ledger.mark_inactive(run_id, number)
-        return None
-    end = attempt.end_of_stopped(lambda: "its launcher was gone")
-    attempt.end(end, ledger)
-    return end
-
-
-def finish_abandoned(ledger: Ledger) -> None:
-    """Finish what killed launchers left undone: rows, releases, removals."""
-    ended = ledger.ended()
-    for run_id, number in ledger.active():
-        state = attempt_state(ledger, run_id, number)
-        row = ended.get(run_id)
-        if isinstance(state, End):
-            _release_files(ledger, run_id, number)
-        elif state is Open.HELD:
-            continue
-        elif row and row.attempt == number and (left := Attempt.load(ledger, run_id, number)):
-            published = ledger.rows({run_id}, ["reason"])[run_id]
-            left.settle(End(outcome=row.outcome, reason=published["reason"]), ledger)
-        else:
-            recover_attempt(ledger, run_id, number)
+def is_cancelled(folder: Path) -> bool:
+    """Whether an attempt was to be ended for good, as one of a pruned trial is."""
+    return (folder / _CANCEL).exists()

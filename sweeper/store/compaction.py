@@ -14,8 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sweeper.spec.outcomes import Outcome
-from sweeper.store.lease import lock, unlock
-from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile, list_row_files
+from sweeper.store.lease import holds, lock, unlock
+from sweeper.store.row_file import (
+    COMPACT_PREFIX,
+    ROW_FOLDERS,
+    RowFile,
+    archive_row,
+    choose_current,
+    list_row_files,
+)
 from sweeper.store.table_files import UNREADABLE, open_table, read_rows, read_whole, write_table
 
 _LOCK = ".compacting"
@@ -26,6 +33,7 @@ def compact(results: Path) -> int:
     with _lock_merging(results) as is_ours:
         if not is_ours:
             return 0
+        _mend(results)
         _finish_removals(results)
         read: dict[RowFile, dict[str, pa.Table]] = {}
         for row in list_row_files(results / "runs"):
@@ -46,9 +54,20 @@ def compact(results: Path) -> int:
             of_runs = [tables[table] for tables in read.values() if table in tables]
             if of_runs:
                 write_table(pa.concat_tables(of_runs), results / table / name)
-        for row in read:
+        for row in read if holds(results / _LOCK) else ():
             _remove(results, row)
         return len(read)
+
+
+def _mend(results: Path) -> None:
+    """Archive rows of earlier attempts beside a later one's, merged ones too."""
+    merged, own = read_merged(results), list_row_files(results / "runs")
+    current = choose_current([*merged, *own])  # others publish meanwhile
+    late = [row for row in merged if row != current[row.run_id]]
+    _unmerge(results, {row.run_id for row in late})
+    for row in (*late, *own):
+        if row != current[row.run_id]:
+            archive_row(results, row)
 
 
 def read_merged(results: Path, *, ignored: Collection[str] = ()) -> list[RowFile]:
@@ -71,8 +90,12 @@ def unmerge_rows(results: Path, run_ids: Collection[str]) -> None:
         if not is_ours:
             msg = f"another process is merging files in {results}; repeat the command in a moment."
             raise ValueError(msg)
-        for merged in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")):
-            _split(results, merged.name, run_ids)
+        _unmerge(results, run_ids)
+
+
+def _unmerge(results: Path, run_ids: Collection[str]) -> None:
+    for merged in sorted((results / "runs").glob(f"{COMPACT_PREFIX}*.parquet")) if run_ids else ():
+        _split(results, merged.name, run_ids)
 
 
 def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
@@ -88,7 +111,7 @@ def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
         file = RowFile(
             run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"])
         )
-        only = pc.field("run_id") == row["run_id"]
+        only = (pc.field("run_id") == file.run_id) & (pc.field("attempt") == file.attempt)
         for table, rows in merged.items():
             if len(its := rows.filter(only)) or table != "metrics":
                 write_table(its, results / table / file.name_in(table))

@@ -1,9 +1,9 @@
 """Leases on folders: the holder is a process, presumed alive while its heartbeat is fresh.
 
-Making the folder is the claim, since only one process can. The heartbeat is the modification time
-of the lease file, compared with the clock of its file system, so that machines need not agree on
-the time. It has a thread of its own, because a launcher may block for longer than a lease lasts,
-for instance while it first imports torch over a network.
+Making the folder is the claim, since only one process can; taking it over is making a folder in it.
+The heartbeat is the modification time of the lease file, compared with the clock of its file
+system, so that machines need not agree on the time. It has a thread of its own, because a launcher
+may block for longer than a lease lasts, for instance while it first imports torch over a network.
 """
 
 import contextlib
@@ -26,6 +26,7 @@ from sweeper.store.publish import (
 
 #: The file in a folder that names its holder.
 LEASE = "lease.json"
+_TAKEN, _UNLOCKED = "taken-", "unlocked"
 HEARTBEAT_S = 5.0
 EXPIRES_S = 60.0
 
@@ -73,71 +74,85 @@ def claim(folder: Path) -> bool:
     return True
 
 
-def _hold(folder: Path) -> None:
-    publish_json(folder / LEASE, asdict(this_process()))
-    _held.add(folder)
+def take_over(folder: Path, *, is_dead: bool = False) -> bool:
+    """Claim a folder whose holder is presumed dead or has unlocked it; False if it is held.
+
+    With `is_dead` the holder is known to be gone, whatever its lease says.
+
+    Each claim is a numbered folder in it, which only one process can make and which is never made
+    again: a holder that sleeps past its lease finds the next one when it wakes.
+    """
+    last = _last_claim(folder)
+    number = 0 if last == folder else int(last.name.removeprefix(_TAKEN))
+    if is_held(folder) and not is_dead:
+        return False
+    claimed = folder / f"{_TAKEN}{number + 1:03d}"
+    try:
+        claimed.mkdir()  # only one process can
+        _hold(claimed)
+    except (FileExistsError, FileNotFoundError):  # or the folder was removed meanwhile
+        return False
+    return True
+
+
+def _last_claim(folder: Path) -> Path:
+    """The folder of the last claim on a folder: its own, or that of the last takeover."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  names alone
+    except OSError:  # it is gone, or damaged: a loop of links
+        return folder
+    numbers = (name.removeprefix(_TAKEN) for name in names if name.startswith(_TAKEN))
+    last = max((int(number) for number in numbers if number.isdecimal()), default=0)
+    return folder / f"{_TAKEN}{last:03d}" if last else folder
+
+
+def _hold(claimed: Path) -> None:
+    publish_json(claimed / LEASE, asdict(this_process()))
+    _held.add(claimed)
     _start_heartbeat(os.getpid())
 
 
 def release(folder: Path) -> None:
     """Give up the lease on a folder, without removing the folder."""
-    _held.discard(folder)
-    (folder / LEASE).unlink(missing_ok=True)
+    claimed = _last_claim(folder)
+    _held.difference_update((folder, claimed))
+    (claimed / LEASE).unlink(missing_ok=True)
 
 
 def holds(folder: Path) -> bool:
-    """Whether this process holds a folder."""
-    return folder in _held
+    """Whether this process holds a folder, and no other has taken it over."""
+    return _last_claim(folder) in _held
+
+
+def was_taken_over(folder: Path) -> bool:
+    """Whether a holder of a folder was presumed dead."""
+    return _last_claim(folder) != folder
 
 
 def lock(folder: Path) -> bool:
-    """Claim a folder, or take it over from a holder that is presumed dead; False if it is held."""
-    return claim(folder) or (not is_held(folder) and _take_over(folder))
-
-
-def _take_over(folder: Path) -> bool:
-    """Empty and hold a folder whose holder is presumed dead; False if another process is faster.
-
-    The folder itself stays, so no other process can make it meanwhile; while it has no lease it
-    still counts as held, because it has just been modified.
-    """
-    lease = folder / LEASE
-    if lease.exists():
-        aside = folder / f".{LEASE}-{unique_suffix()}"
-        try:
-            lease.rename(aside)  # only one process can
-        except FileNotFoundError:
-            return False
-        if _is_live(aside):
-            with contextlib.suppress(FileNotFoundError):  # its new holder has removed the folder
-                aside.rename(lease)
-            return False
-    else:
-        if is_held(folder):  # by the process that has just removed the lease
-            return False
-        try:
-            lease.touch(exist_ok=False)  # only one process can
-        except (FileExistsError, FileNotFoundError):
-            return False
-    for left in folder.iterdir():
-        if left.is_dir():
-            shutil.rmtree(left, ignore_errors=True)
-        elif left != lease:
-            left.unlink(missing_ok=True)
-    _hold(folder)
-    return True
+    """Claim a folder that many processes use in turn; False if it is held."""
+    return claim(folder) or take_over(folder)
 
 
 def unlock(folder: Path) -> None:
-    """Release a locked folder and remove it."""
+    """Release a locked folder, which stays, as the next claim on it has to be a new one."""
+    claimed = _last_claim(folder)
+    if claimed not in _held:
+        return
+    (claimed / _UNLOCKED).touch()
     release(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    for earlier in folder.iterdir() if claimed != folder else ():
+        if earlier.is_dir() and earlier != claimed:
+            shutil.rmtree(earlier, ignore_errors=True)
 
 
 def is_held(folder: Path) -> bool:
     """Whether a folder has a live holder; while it has no lease, the folder's own age counts."""
-    lease = folder / LEASE
-    return _is_live(lease if lease.exists() else folder)
+    claimed = _last_claim(folder)
+    lease = claimed / LEASE
+    if lease.exists():
+        return _is_live(lease)
+    return not (claimed / _UNLOCKED).exists() and _is_live(claimed)
 
 
 def _is_live(path: Path) -> bool:

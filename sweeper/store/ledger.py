@@ -15,14 +15,20 @@ Plain pandas reads runs and curves; a listing of runs alone says how each run en
 import contextlib
 import os
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.sentences import format_value
 from sweeper.store.publish import note_unread
-from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile, list_row_files
+from sweeper.store.row_file import (
+    COMPACT_PREFIX,
+    RowFile,
+    archive_row,
+    choose_current,
+    list_row_files,
+)
 
 _COMPACT = COMPACT_PREFIX.rstrip("-")
 
@@ -86,11 +92,7 @@ class Ledger:
             from sweeper.store.compaction import read_merged  # pyarrow: 0.2 s
 
             found += read_merged(self.results, ignored=ignored)
-        rows: dict[str, RowFile] = {}
-        for row in found:
-            if row.run_id not in rows or rows[row.run_id].attempt < row.attempt:
-                rows[row.run_id] = row
-        return rows
+        return choose_current(found)
 
     def num_small_files(self) -> int:
         """Number of settled runs whose rows are not merged [count]."""
@@ -166,24 +168,53 @@ class Ledger:
         marks = (path.name.partition("-") for path in self._active.iterdir())
         return sorted((run_id, int(number)) for run_id, _, number in marks if number.isdigit())
 
-    def publish(self, row: Mapping[str, Any], curve: Sequence[Mapping[str, Any]]) -> RowFile:
+    def find_row(self, run_id: str, attempt: int) -> RowFile | None:
+        """The row of an attempt, if it is its run's current one and not merged."""
+        rows = (RowFile(run_id=run_id, attempt=attempt, outcome=outcome) for outcome in Outcome)
+        return next((row for row in rows if (self._runs / row.name_in("runs")).exists()), None)
+
+    def read_row(self, row: RowFile, columns: Sequence[str]) -> list[dict[str, Any]]:
+        """Some columns of a row that is not merged; empty if it is damaged."""
+        from sweeper.store.table_files import read_rows  # pyarrow: 0.2 s
+
+        return read_rows(self._runs / row.name_in("runs"), columns)
+
+    def mend(self) -> None:
+        """Archive rows of earlier attempts, which earlier versions could leave behind."""
+        own = list_row_files(self._runs) if self._runs.is_dir() else []
+        current = self.ended()
+        for row in own:
+            last = current.get(row.run_id, row)
+            if row != last and row.attempt <= last.attempt:  # others publish meanwhile
+                archive_row(self.results, row)
+
+    def publish(
+        self,
+        row: Mapping[str, Any],
+        curve: Sequence[Mapping[str, Any]],
+        *,
+        within: Path | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> RowFile:
         """Make an attempt the current one of its run, or archive it if a later attempt exists.
 
         The row appears last and atomically, so a run has a complete row or none. Row and curve have
-        the columns of the runs and the curves table.
+        the columns of the runs and the curves table; `within` and `check` are those of
+        `open_partial`. The names of earlier rows are known: searching for them would cost as much
+        as there are runs.
         """
         from sweeper.store.table_files import write_rows  # pyarrow: 0.2 s
 
         now = RowFile(run_id=row["run_id"], attempt=row["attempt"], outcome=Outcome(row["outcome"]))
-        rows = list_row_files(self._runs)
-        others = [other for other in rows if other.run_id == now.run_id and other != now]
-        root = self.results
-        latest = max([self.last_attempt(now.run_id), *(other.attempt for other in others)])
-        if latest > now.attempt:  # taken over, since its holder was presumed dead
-            root = self.results / "superseded"
-        else:
-            for other in others:
-                self._archive_row(other)
+        how = {"within": within, "check": check}
+        is_current = self.last_attempt(now.run_id) <= now.attempt
+        root = self.results if is_current else self.results / "superseded"
+        if not is_current:
+            root.mkdir(exist_ok=True)
+        for attempt in range(now.attempt, 0, -1) if is_current else ():
+            before = self.find_row(now.run_id, attempt)
+            if before and before != now:
+                archive_row(self.results, before)
         keys = {"run_id": now.run_id, "attempt": now.attempt}
         metrics = [
             {**keys, "epoch": at["epoch"], "step": at["step"], "name": name, "value": value}
@@ -191,9 +222,9 @@ class Ledger:
             for name, value in at.get("metrics", {}).items()
         ]
         if metrics:
-            write_rows(metrics, root / "metrics" / now.name_in("metrics"))
-        write_rows([{**keys, **at} for at in curve], root / "curves" / now.name_in("curves"))
-        write_rows([row], root / "runs" / now.name_in("runs"))
+            write_rows(metrics, root / "metrics" / now.name_in("metrics"), **how)
+        write_rows([{**keys, **at} for at in curve], root / "curves" / now.name_in("curves"), **how)
+        write_rows([row], root / "runs" / now.name_in("runs"), **how)
         return now
 
     def supersede(self, run_ids: Collection[str]) -> None:
@@ -203,12 +234,4 @@ class Ledger:
         unmerge_rows(self.results, run_ids)
         for run_id, ended in self.ended().items():
             if run_id in run_ids:
-                self._archive_row(ended)
-
-    def _archive_row(self, ended: RowFile) -> None:
-        for table in ROW_FOLDERS:
-            name = ended.name_in(table)
-            folder = self.results / "superseded" / table
-            folder.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                (self.results / table / name).replace(folder / name)
+                archive_row(self.results, ended)

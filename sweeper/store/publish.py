@@ -3,7 +3,7 @@
 import errno
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -26,17 +26,26 @@ Text = Annotated[
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
+class TakenOver(Exception):
+    """Another process has taken over what this one was about to publish."""
+
+
 @contextmanager
-def open_partial(path: Path) -> Generator[Path]:
+def open_partial(
+    path: Path, *, within: Path | None = None, check: Callable[[], None] | None = None
+) -> Generator[Path]:
     """Publish a file at the end of the block, unless the block fails; an existing file is replaced.
 
-    Until then it is in the same folder, under a name that readers ignore.
+    Until then it is in the same folder, or in `within`, under a name that readers ignore. `check`
+    is called last before it is published, and may raise `TakenOver`.
     """
-    partial = path.with_name(f".{path.name}.{unique_suffix()}.tmp")
+    partial = (within or path.parent) / f".{path.name}.{unique_suffix()}.tmp"
     try:
         with name_path_in_errors(path):
             yield partial
             flush_to_disk(partial)
+            if check:
+                check()
             partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -22,15 +22,18 @@ from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
 UNREADABLE = (OSError, ValueError, pa.ArrowException)
 
 
-def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Publish rows of the table that the folder is named after; missing columns are null."""
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path, **how: Any) -> None:
+    """Publish rows of the table that the folder is named after; missing columns are null.
+
+    `how` is passed to `open_partial`.
+    """
     schema = arrow_schema(TABLES[path.parent.name])
-    write_table(pa.Table.from_pylist(list(rows), schema=schema), path)
+    write_table(pa.Table.from_pylist(list(rows), schema=schema), path, **how)
 
 
-def write_table(table: pa.Table, path: Path) -> None:
+def write_table(table: pa.Table, path: Path, **how: Any) -> None:
     """Publish a table."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(exist_ok=True)  # not its parents: the results folder may be away
     written = pa.BufferOutputStream()
     # Statistics and dictionaries would be most of a one-row file.
     pq.write_table(
@@ -42,7 +45,7 @@ def write_table(table: pa.Table, path: Path) -> None:
     )
     content = written.getvalue().to_pybytes()
     begin = _footer(content)
-    with open_partial(path) as partial:
+    with open_partial(path, **how) as partial:
         partial.write_bytes(content[:begin] + _checksum(content[begin:]) + content[begin:])
 
 

@@ -54,6 +54,23 @@ def test_on_the_same_layout_to_the_last_bit(train, tmp_path):
     pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], check_exact=True)
 
 
+def test_a_long_curve_is_whole_though_checkpoints_hold_its_last_rows_only(train, tmp_path):
+    """The others are in the file of the attempt that made the checkpoint."""
+    words = {"epochs": 150, "batch": 15_360, "warmup": 0, "model": {"_target_": "provoked.Plain"}}
+    whole = train(tmp_path / "whole", **words)
+
+    train(tmp_path / "parts", until=70, **words)
+    (saved,) = (tmp_path / "parts").glob("attempts/*/checkpoint.ckpt")
+    states = torch.load(saved, weights_only=False)["callbacks"]
+    (curve,) = (state["curve"] for state in states.values() if "curve" in state)
+    train(tmp_path / "parts", until=140, **words)
+    parts = train(tmp_path / "parts", **words)
+
+    assert len(curve) < 70
+    assert len(whole) == 150
+    pd.testing.assert_frame_equal(parts[MEASURED], whole[MEASURED], check_exact=True)
+
+
 def test_an_optimizer_with_state_of_another_type_than_its_weights(train, tmp_path):
     """NAdam has a product in 32 bits beside weights in 64, which torch loads in 64."""
     words = {"precision": "64-true"}

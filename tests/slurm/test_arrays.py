@@ -47,7 +47,7 @@ def test_whole_nodes_pull_runs_until_none_is_left(sweeps):
     ]
     assert {note["nodes"] for note in notes} == {"n1", "n2"}
     assert len({note["job"] for note in notes}) == 2
-    assert not [*sweeps.results.glob("slurm/queued/*.json")]
+    assert not [*sweeps.results.glob("slurm/*/queued/*")]
 
 
 def test_points_that_differ_in_layout_alone_are_one_job_named_by_batch_and_warmup(sweeps):

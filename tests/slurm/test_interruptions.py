@@ -1,6 +1,7 @@
 """What can take a run's nodes on a real SLURM: it goes on from its own weights, and ends."""
 
 import re
+import sys
 
 import pytest
 from same_rows import assert_same, superseded
@@ -94,3 +95,19 @@ def test_scancel_of_a_run_that_waits_is_an_outcome(sweeps):
     assert command.returncode == 1, said
     assert sweeps.rows().outcome[0] == "preempted"
     assert sweeps.rows().reason[0].startswith("its job left the queue before the run started")
+
+
+def test_sweeper_stop_saves_what_runs_and_cancels_what_waits(sweeps, elsewhere):
+    words = ["epochs=4", "seed=0,1", "model.seconds=0.05"]
+    sweeps.detach(*words, "hydra.launcher.throttle=1")
+    sweeps.wait_for_epochs(1)
+    said = sweeps.cluster.run(f"{sys.executable} -m sweeper stop {sweeps.results}")
+    sweeps.cluster.wait_for("squeue --noheader", lambda listed: not listed.strip())
+
+    assert "2 runs stay queued; new workers resume them, and the sweep submits them again" in said
+    assert list(sweeps.rows().outcome) == ["preempted"]
+    assert "`sweeper stop` was called: stopped after" in sweeps.rows().reason[0]
+    said = sweeps.run(*words)
+    assert "Submitted 2 runs as an array of 2 jobs" in said
+    assert_same(sweeps.rows(), elsewhere(*words))
+    assert sorted(sweeps.rows().attempt) == [1, 2]

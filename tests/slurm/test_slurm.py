@@ -28,7 +28,7 @@ def test_a_sweep_is_one_array_and_each_run_a_row_and_an_exit_code(sweeps):
     assert codes == ["JobState=COMPLETED ExitCode=0:0", "JobState=FAILED ExitCode=1:0"]
     jobs = sweeps.cluster.run("scontrol show job")
     assert "JobName=batch=7680_warmup=0_lr_rule=linear_seed=0" in jobs
-    assert not list((sweeps.results / "slurm/queued").iterdir())
+    assert not list(sweeps.results.glob("slurm/*/queued/*"))
     assert not list(sweeps.folder.glob("hpc_ckpt*"))
 
     again = sweeps.run(*words, code=1)
@@ -61,7 +61,7 @@ def test_what_slurm_would_refuse_is_a_sentence_and_nothing_is_left(sweeps, words
     assert "\nNothing was started.\n" in f"\n{said}"
     assert sentence in said
     assert "Traceback" not in said
-    assert not list(sweeps.results.glob("slurm/queued/*"))
+    assert not list(sweeps.results.glob("slurm/*/queued/*"))
 
 
 def test_jobs_that_wait_in_vain_are_told(sweeps):
@@ -103,7 +103,7 @@ def test_what_is_queued_is_attached_to_and_never_submitted_twice(sweeps):
     assert "2 of 2 runs are already queued or running" in again
     assert sweeps.queue() == queued
 
-    path, _ = (sweeps.results / "slurm/queued").glob("*.json")
+    path, _ = sweeps.results.glob("slurm/*/queued/*/*.json")
     ticket = json.loads(path.read_text())
     known = {k: v for k, v in ticket["config"].items() if v is not None and v is not False}
     path.write_text(json.dumps({**ticket, "config": known}))

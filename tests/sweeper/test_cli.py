@@ -172,8 +172,8 @@ def test_a_mistyped_command_gets_a_sentence(command):
 
     assert refused.returncode == 2
     assert refused.stderr == (
-        "A command must be one of plan, status, work, doctor, delete, compact, equivalence, "
-        "sharpness, analysis; got stats. Did you mean status?\n"
+        "A command must be one of plan, status, work, stop, logs, doctor, delete, compact, "
+        "equivalence, sharpness, analysis; got stats. Did you mean status?\n"
     )
 
 

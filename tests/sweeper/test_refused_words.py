@@ -38,6 +38,15 @@ def test_words_that_cannot_be_planned_are_refused_in_sentences(
     assert capsys.readouterr().err.splitlines() == ["Nothing was started.", *said]
 
 
+@pytest.mark.parametrize("key", ["seed", "tags", "optimizer.betas", "+data.x"])
+@pytest.mark.parametrize("depth", [60, 200, 2000])
+def test_brackets_too_deep_to_be_read_are_refused(grid, key, depth):
+    """As a value, or as one of several."""
+    for value in ("[" * depth + "]" * depth, "1," + "[" * depth + "1" + "]" * depth):
+        with pytest.raises(ValueError, match="must have brackets nested at most 50 deep; got "):
+            plan(grid(f"{key}={value}"), Ledger(Path("results")))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command_words", [("-m",), ("equivalence",), ("doctor",)], ids=" ".join)
 @pytest.mark.parametrize(("words", "said"), [*read_answers().items()][::12])

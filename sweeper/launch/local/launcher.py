@@ -28,12 +28,14 @@ from sweeper.launch.shared_memory import shared_folder
 from sweeper.planning.plan import Event, Task, Tasks, known_tasks
 from sweeper.spec.batch import smaller_micro_batch
 from sweeper.spec.method_checks import takes_micro_batches_whole
-from sweeper.spec.outcomes import Outcome
+from sweeper.spec.outcomes import MAY_GO_ON, Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import slow_split
-from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
+from sweeper.store.attempt import Attempt, End, Open, attempt_state
+from sweeper.store.lease import was_taken_over
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
+from sweeper.store.recovery import recover_attempt
 
 #: How often to check for files written by other processes, rather than at every event.
 _CHECK_FILES_S = 1.0
@@ -47,8 +49,8 @@ def run_here(
     why_stopped: WhyStopped = lambda: "stopped",
     may_start: Callable[[], bool] = lambda: True,
     ranks: Ranks | None = None,
-    refuse_early: bool = True,
     leave_occupied: bool = False,
+    leave: Callable[[str], None] | None = None,
 ) -> Generator[Event]:
     """Execute all runs, publishing each attempt's row as it ends.
 
@@ -63,9 +65,9 @@ def run_here(
         why_stopped: gives the reason for runs that are stopped early.
         may_start: whether waiting runs may start.
         ranks: where ranks are started; None for this machine.
-        refuse_early: whether to refuse all if this machine lacks something that a run needs; else
-            such runs end as failed.
         leave_occupied: whether GPUs that other processes use are left to them.
+        leave: called with a run that another process trains, which is then not waited for; and
+            what this machine cannot start then ends as failed, rather than that all are refused.
 
     Raises:
         ValueError: if a layout is not available or this machine lacks something.
@@ -74,7 +76,7 @@ def run_here(
     known = known_tasks(tasks)
     for task in known:
         ranks.check(task.spec)
-    if refuse_early:
+    if leave is None:
         check_ready((task.spec.config for task in known), machine)
     if leave_occupied:
         needs = [t.spec.config.devices for t in known if t.spec.config.accelerator != "cpu"]
@@ -93,6 +95,7 @@ def run_here(
             memory=MemoryCache(ledger.results, machine.device),
             why_stopped=why_stopped,
             may_start=may_start,
+            leave=leave,
         )
         event = Event(said=["Loading torch ..."])  # the fork server responds only after that
         try:
@@ -122,6 +125,7 @@ class _Runs:
     memory: MemoryCache
     why_stopped: WhyStopped
     may_start: Callable[[], bool]
+    leave: Callable[[str], None] | None = None
     _source_is_empty: bool = False
     _waiting: deque[Task] = field(default_factory=deque[Task])
     _running: list[Running] = field(default_factory=list[Running])
@@ -171,7 +175,7 @@ class _Runs:
                 said += attempt.notes
             else:
                 self.slots.give_back(task.spec.run_id)
-                self._remote_runs.append(task)
+                self._leave_to_others(task)
                 remote = Attempt.load(self.ledger, task.spec.run_id, task.number)
                 elsewhere += [remote] if remote else []
             self._refill()
@@ -219,7 +223,7 @@ class _Runs:
                 if attempt.is_taken_over:  # because this process's heartbeat had stopped
                     kill_processes(run.processes)
                     self._forget_running(attempt)
-                    self._remote_runs.append(Task(spec=attempt.spec, number=attempt.number + 1))
+                    self._leave_to_others(Task(spec=attempt.spec, number=attempt.number))
                 elif (reason := attempt.cancel_reason()) is not None:  # as of a pruned trial
                     kill_processes(run.processes)
                     self._publish(attempt, End(outcome=Outcome.PREEMPTED, reason=reason))
@@ -228,23 +232,32 @@ class _Runs:
             if end := collect_end(run, self.why_stopped):
                 self._publish(run.attempt, end)
                 self.memory.record_end(run.attempt, end.outcome)
-                if end.outcome == Outcome.OUT_OF_MEMORY:
+                if end.outcome == Outcome.OUT_OF_MEMORY and run.attempt.spec.run_id in self._ended:
                     self._retry_with_less_memory(run.attempt)
         return Event(ended=self._take_ended())
+
+    def _leave_to_others(self, task: Task) -> None:
+        """Follow a run that another process has, or leave it."""
+        if self.leave:
+            self.leave(task.spec.run_id)
+        else:
+            self._remote_runs.append(task)
 
     def _follow_remote_runs(self) -> None:
         """Read the ends of other processes' runs, and recover those that they abandoned."""
         for task in list(self._remote_runs):
             run_id = task.spec.run_id
             state = attempt_state(self.ledger, run_id, task.number)
-            if state is Open.HELD:
+            if state is Open.ABANDONED:
+                state = recover_attempt(self.ledger, run_id, task.number)
+            if not isinstance(state, End):
                 continue
             self._remote_runs.remove(task)
-            if isinstance(state, End):
-                self._ended[run_id] = state
-            else:
-                recover_attempt(self.ledger, run_id, task.number)
+            was_abandoned = was_taken_over(self.ledger.attempt_folder(run_id, task.number))
+            if was_abandoned and state.outcome in MAY_GO_ON:
                 self._waiting.append(Task(spec=task.spec, number=task.number + 1))
+            else:
+                self._ended[run_id] = state
 
     def _retry_with_less_memory(self, attempt: Attempt) -> None:
         """Resume a run that ran out of memory with half its micro-batch, unless that is fixed."""
@@ -267,12 +280,18 @@ class _Runs:
         return ended
 
     def _publish(self, attempt: Attempt, end: End) -> None:
-        """Publish the end of an attempt whose processes are gone; Ctrl-C waits until it is done."""
+        """Publish the end of an attempt whose processes are gone; Ctrl-C waits until it is done.
+
+        If another process has taken it over, the run is that process's.
+        """
         run_id = attempt.spec.run_id
         end = replace(end, reason=end.reason + self._retried.get(run_id, ""))
         with defer_signals():
-            attempt.end(end, self.ledger)
+            is_published = attempt.end(end, self.ledger)
             self._forget_running(attempt)
+            if not is_published:
+                self._leave_to_others(Task(spec=attempt.spec, number=attempt.number))
+                return
             self._ended[run_id] = end
         is_early = attempt.is_early_failure(end) and not attempt.spec.config.keep_going
         self._first_ends.add(run_id, end.reason, is_early=is_early)
@@ -296,12 +315,13 @@ class _Runs:
     def stop(self) -> None:
         """Stop all running runs; they resume from their checkpoints if the command is repeated."""
         latest, running = self._latest, [run.attempt for run in self._running]
-        if latest and latest not in running and not latest.is_released:
-            # it had been claimed, but not started, when a signal arrived
-            self._publish(latest, latest.end_of_stopped(self.why_stopped))
         GracefulStop(self._running).wait()
-        for run in list(self._running):
+        ends: list[tuple[Attempt, End | None]] = []
+        for run in self._running:
             has_ended = any(code is not None for code in run.codes)
-            end = collect_end(run, self.why_stopped) if has_ended else None
+            ends.append((run.attempt, collect_end(run, self.why_stopped) if has_ended else None))
             kill_processes(run.processes)
-            self._publish(run.attempt, end or run.attempt.end_of_stopped(self.why_stopped))
+        if latest and latest not in running and latest.is_ours:
+            ends.append((latest, None))  # claimed, but not started, when a signal arrived
+        for attempt, end in ends:  # all are killed by now, if the folder cannot be written
+            self._publish(attempt, end or attempt.end_of_stopped(self.why_stopped))

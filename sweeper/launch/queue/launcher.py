@@ -1,19 +1,20 @@
-"""The queue launcher: makes a ticket for each run, then follows the workers or exits."""
+"""The follower: queues runs for workers, then follows their rows, wherever the workers are."""
 
 import secrets
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from typing import Protocol
 
+from sweeper.launch.queue.queue import Queue, Ticket
 from sweeper.launch.ranks import LocalRanks
-from sweeper.launch.tickets import MAY_GO_ON, Ticket, Tickets
 from sweeper.planning.plan import Event, Task, Tasks
-from sweeper.spec.outcomes import Outcome
+from sweeper.spec.outcomes import MAY_GO_ON, Outcome
 from sweeper.spec.sentences import several
 from sweeper.spec.values import Settings, Switch
-from sweeper.store.attempt import Attempt, End, attempt_state
+from sweeper.store.attempt import Attempt, End, Open, attempt_state
 from sweeper.store.ledger import Ledger
 
-_LOOK_EVERY_S = 1.0
+_LOOK_EVERY_S, _TICK_S = 1.0, 0.2
 
 
 class QueueSettings(Settings):
@@ -22,66 +23,76 @@ class QueueSettings(Settings):
     detach: Switch
 
 
-def run_in_queue(tasks: Tasks, ledger: Ledger, *, detach: bool) -> Generator[Event]:
-    """Queue runs for workers, then follow all until they end.
+class Place(Protocol):
+    """Where queued runs find their workers."""
 
-    Runs that are queued already are only followed. ValueError if a run needs several machines.
+    look_every_s: float
+    is_ours: bool  # whether its workers are the command's own, rather than anyone's
+
+    def add(self, tasks: list[Task], *, is_open: bool) -> Generator[Event, None, list[Task]]:
+        """Queue runs, and return those that were refused; more may follow while it is open."""
+        ...
+
+    def look(self) -> list[str]:
+        """See to it that no run waits in vain; sentences for the user."""
+        ...
+
+    def list_runs(self) -> set[str]:
+        """The ids of the queued runs."""
+        ...
+
+
+def follow(
+    tasks: Tasks, ledger: Ledger, place: Place, *, detach: bool, stays: str = ""
+) -> Generator[Event]:
+    """Queue runs, then follow all until they end; Ctrl-C leaves them queued.
+
+    `stays` is said if the command cannot be detached, as results decide which runs follow.
     """
-    tickets, source, is_open = Tickets(ledger, "queue"), iter(tasks), True
-    left: dict[str, Task] = {}
-    shown: set[tuple[str, int]] = set()
+    source, is_open = iter(tasks), True
+    new, left = list[Task](), dict[str, Task]()
+    shown: dict[str, int] = {}
     while is_open or left:
-        new = list[Task]()
         for task in source:
             if task is None:
                 break
-            LocalRanks().check(task.spec)
             new.append(task)
         else:
             is_open = False
         if new:
             left |= {task.spec.run_id: task for task in new}
-            yield _queue(new, tickets, ledger)
+            new = yield from place.add(new, is_open=is_open)
+            for task in new:
+                del left[task.spec.run_id]
+            new = new if is_open else []  # later tasks depend on them
         if detach and not is_open:
             yield Event(is_detached=True)
             return
-        began = [known for known in ledger.active() if known[0] in left and known not in shown]
+        if detach and stays:
+            yield Event(said=[stays])
+            stays = ""
+        said = place.look()
+        began = [(i, n) for i, n in ledger.active() if i in left and n > shown.get(i, 0)]
         shown.update(began)
         attempts = [attempt for known in began if (attempt := Attempt.load(ledger, *known))]
-        ended = _find_ends(left, tickets, ledger)
+        ended = _find_ends(left, place, ledger)
         left = {run_id: task for run_id, task in left.items() if run_id not in ended}
-        yield Event(elsewhere=attempts, ended=ended)
-        look_at = time.monotonic() + _LOOK_EVERY_S * (not ended)
+        back = [i for i in left if i in shown and not _is_running(ledger, i, shown[i])]
+        ours, others = (attempts, []) if place.is_ours else ([], attempts)
+        yield Event(began=ours, elsewhere=others, ended=ended, queued=back, said=said)
+        look_at = time.monotonic() + place.look_every_s * (not ended)
         while time.monotonic() < look_at:
-            time.sleep(_LOOK_EVERY_S / 5)
+            time.sleep(_TICK_S)
             yield Event()
 
 
-def _queue(tasks: list[Task], tickets: Tickets, ledger: Ledger) -> Event:
-    """Make tickets for the runs that have none."""
-    known, name = tickets.read_all(), secrets.token_hex(6)
-    new = [task for task in tasks if task.spec.run_id not in known]
-    for task in new:
-        ticket = Ticket(
-            run_id=task.spec.run_id,
-            config=task.spec.config.resolved,
-            number=task.number,
-            from_scratch=task.from_scratch,
-            submission=name,
-            index=None,
-        )
-        tickets.claim(ticket, instead_of=None)
-    text = (
-        f"Queued {several(len(new), 'run')}{' more' if known else ''}. `sweeper work results="
-        f"{ledger.results}` trains them, on each machine where you start it; `sweeper status "
-        f"{ledger.results} --watch` follows them. Ctrl-C leaves them queued."
-    )
-    return Event(said=[text], queued=[task.spec.run_id for task in tasks])
+def _is_running(ledger: Ledger, run_id: str, number: int) -> bool:
+    return attempt_state(ledger, run_id, number) is Open.HELD
 
 
-def _find_ends(left: dict[str, Task], tickets: Tickets, ledger: Ledger) -> dict[str, End]:
+def _find_ends(left: Mapping[str, Task], place: Place, ledger: Ledger) -> dict[str, End]:
     """The runs that have ended: without a result only once they are no longer queued."""
-    queued, rows = tickets.latest_numbers(), ledger.ended()  # in this order, as a row comes first
+    queued, rows = place.list_runs(), ledger.ended()  # in this order, as a row comes first
     ended: dict[str, End] = {}
     for run_id, task in left.items():
         row = rows.get(run_id)
@@ -92,3 +103,54 @@ def _find_ends(left: dict[str, Task], tickets: Tickets, ledger: Ledger) -> dict[
         elif run_id not in queued and not ledger.attempt_folder(run_id, task.number).exists():
             ended[run_id] = End(outcome=Outcome.PREEMPTED, reason="its ticket was removed")
     return ended
+
+
+def make_tickets(tasks: list[Task], submission: str) -> list[Ticket]:
+    """The tickets of these runs."""
+    return [
+        Ticket(
+            run_id=task.spec.run_id,
+            config=task.spec.config.resolved,
+            number=task.number,
+            from_scratch=task.from_scratch,
+            submission=submission,
+        )
+        for task in tasks
+    ]
+
+
+def run_in_queue(tasks: Tasks, ledger: Ledger, *, detach: bool) -> Generator[Event]:
+    """Queue runs for `sweeper work`, then follow all until they end.
+
+    Runs that are queued already are only followed. ValueError if a run needs several machines.
+    """
+    return follow(tasks, ledger, _AnyWorker(ledger), detach=detach)
+
+
+class _AnyWorker:
+    """Workers that anyone starts."""
+
+    look_every_s, is_ours = _LOOK_EVERY_S, False
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._queue = Queue(ledger)
+        self.list_runs = self._queue.list_runs
+
+    def add(self, tasks: list[Task], *, is_open: bool) -> Generator[Event, None, list[Task]]:
+        del is_open
+        for task in tasks:
+            LocalRanks().check(task.spec)
+        known, results = self._queue.list_runs(), self._queue.results
+        new = [task for task in tasks if task.spec.run_id not in known]
+        for ticket in make_tickets(new, secrets.token_hex(6)):
+            self._queue.add(ticket)
+        text = (
+            f"Queued {several(len(new), 'run')}{' more' if known else ''}. `sweeper work results="
+            f"{results}` trains them, on each machine where you start it; `sweeper status "
+            f"{results} --watch` follows them. Ctrl-C leaves them queued."
+        )
+        yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
+        return []
+
+    def look(self) -> list[str]:
+        return []

@@ -94,6 +94,14 @@ def requeue_job(job: str) -> bool:
     return False
 
 
+def cancel_waiting(jobs: Iterable[str]) -> bool:
+    """Take jobs that have not started out of the queue; False if none is known, or SLURM is not."""
+    numbers = sorted(jobs)
+    if not numbers:
+        return False
+    return run_program("scancel", "--state=PENDING", *numbers) is not None
+
+
 def drop_task_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment without the job's task variables, which would contradict srun's options."""
     contradicting = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_")

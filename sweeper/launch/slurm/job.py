@@ -10,27 +10,28 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import chain, islice
 from pathlib import Path
 
 from sweeper.launch.local.slots import Machine, inspect_machine
+from sweeper.launch.queue.queue import Queue, Ticket
 from sweeper.launch.queue.queue_worker import FirstSignal, Worker
-from sweeper.launch.ranks import Running, WhyStopped
+from sweeper.launch.ranks import LocalRanks, Running, WhyStopped
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.rank import END_RANKS
-from sweeper.launch.tickets import Tickets
-from sweeper.planning.plan import Event, LazyTasks, Task
+from sweeper.launch.slurm.submissions import Layout
+from sweeper.planning.plan import Event, Task
 from sweeper.spec.outcomes import CUT_SHORT, DONE, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.values import Count, NotNegative, Settings
-from sweeper.store.attempt import Attempt, End, Open, attempt_state, end_from_record
+from sweeper.store.attempt import Attempt, End, attempt_state, end_from_record
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import read_mapping
 
 _JOB_FILE = "slurm.json"
 _SRUN_LOG, _SRUN_GRACE_S = "srun.txt", 5.0
+_NEAR_LIMIT, _CANCELLED = "its job's time limit was near", "cancelled with scancel"
 _BY_SIGNAL, _FROM_OUTSIDE = 128, {9: "SIGKILL", 15: "SIGTERM"}
 _NO_SCONTROL = ", and scontrol, which would requeue it, is not available (repeat the command)"
 _NOT_REQUEUED = (
@@ -54,56 +55,62 @@ class JobPolicy(Settings):
     pulling_jobs: Count | None
 
 
-def run_element(results: str, run_ids: Sequence[str], policy: JobPolicy) -> None:
-    """Execute a job on its first node; called by submitit. SystemExit with the job's exit code."""
+def run_element(results: str, layout: str, runs: int | None, policy: JobPolicy) -> None:
+    """Be a job's worker on its first node; called by submitit. SystemExit with its exit code.
+
+    It takes at most so many runs of the layout, or as many as there are.
+    """
     signals = FirstSignal()
     for number in (signal.SIGUSR1, signal.SIGTERM):  # the ranks, signalled too, ignore SIGTERM
         signal.signal(number, signals.record)
-    raise SystemExit(Job(Ledger(Path(results)), policy, signals).run(run_ids))
+    ledger = Ledger(Path(results))
+    raise SystemExit(Job(ledger, Layout(ledger, layout).queue, policy, signals).run(runs))
 
 
 class Job(Worker):
-    """The job of this process, an element of a submission's array."""
+    """The worker of this process's job, an element of a submission's array."""
 
-    def __init__(self, ledger: Ledger, policy: JobPolicy, signals: FirstSignal) -> None:
+    def __init__(
+        self, ledger: Ledger, queue: Queue, policy: JobPolicy, signals: FirstSignal
+    ) -> None:
         say = partial(print, flush=True)  # into the job's log
-        super().__init__(ledger, Tickets(ledger), signals, say)
-        self._policy = policy
+        super().__init__(ledger, queue, signals, say)
+        self._policy, self._ranks, self._most = policy, JobRanks(), None
         array = os.environ.get("SLURM_ARRAY_JOB_ID")
         #: The job's id for SLURM's programs; for an array element, the array's and its index.
         self._id = (
             f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ["SLURM_JOB_ID"]
         )
 
-    def run(self, run_ids: Sequence[str]) -> int:
-        """Execute the runs that have not ended; return the exit code."""
-        found = self._claim_tasks(run_ids)
-        try:
-            known = list(islice(found, 1) if self._policy.pulling_jobs else found)
-        except ValueError as error:
-            self._say(str(error))
-            return RUN_FAILED
-        if not known:
-            return self._exit_code(run_ids)
-        policy, ranks, name = self._policy, None, known[0].spec.point.replace(" ", "_")
-        name += "_and_more" if policy.pulling_jobs or len(known) > 1 else ""
-        commands.run_program("scontrol", "update", f"JobId={self._id}", f"JobName={name}")
+    def run(self, runs: int | None) -> int:
+        """Train at most so many of the runs that no other job has; return the exit code."""
+        policy, self._most = self._policy, runs
         machine = inspect_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
-        if known[0].spec.config.num_nodes > 1:  # one after the other, each on all nodes
-            machine, ranks = Machine(cores=1, jobs=1, device=machine.device), SrunRanks()
-        self._train(LazyTasks(known, chain(known, found)), machine, ranks)
-        return self._exit_code(run_ids)
+        first = next(self._pull(machine), None)
+        if first is None:
+            return RUN_FAILED if self._has_refused or self._unfit else DONE
+        name = first.spec.point.replace(" ", "_") + "_and_more" * (runs != 1)
+        commands.run_program("scontrol", "update", f"JobId={self._id}", f"JobName={name}")
+        if first.spec.config.num_nodes > 1:  # one after the other, each on all nodes
+            machine = Machine(cores=1, jobs=1, device=machine.device)
+        self._taken.clear()
+        while not self._work_once(machine) and self._signals.number is None:
+            pass
+        return self._exit_code()
 
-    def _claim_tasks(self, run_ids: Sequence[str]) -> Iterator[Task]:
-        """The attempts to make, each determined when it is taken."""
-        numbers = self._tickets.latest_numbers()
-        for run_id in run_ids:
-            ticket = self._tickets.read(run_id, numbers[run_id]) if run_id in numbers else None
-            if ticket and (task := self._claim_task(ticket)):
+    def _pull(self, machine: Machine) -> Iterator[Task | None]:
+        """The attempts to make that no other job makes, each determined when it is taken."""
+        taken, left_before = 0, self._num_left
+        for run_id in self._queue.walk():
+            if task := self._look_at(run_id, machine):
                 yield task
+                taken += 1
+            if self._most and taken - (self._num_left - left_before) >= self._most:
+                return
 
     def _held_before(self, folder: Path) -> bool:
-        return read_mapping(folder / _JOB_FILE).get("job") == self._id  # SLURM requeued this job
+        is_ours = read_mapping(folder / _JOB_FILE).get("job") == self._id  # SLURM requeued this job
+        return is_ours or super()._held_before(folder)
 
     def _handle(self, event: Event) -> None:
         nodes = os.environ.get("SLURM_JOB_NODELIST", "")
@@ -112,69 +119,71 @@ class Job(Worker):
             (attempt.folder / _JOB_FILE).write_text(about)
         super()._handle(event)
 
+    def _is_final(self, end: End, ours: Attempt | None) -> bool:
+        return super()._is_final(end, ours) or _CANCELLED in end.reason
+
     @property
     def _grace_s(self) -> float:
         by_term = self._signals.number == signal.SIGTERM
         return self._policy.term_grace_s if by_term else self._policy.grace_s
 
     def _why_stopped(self) -> str:
+        if self._is_told_to_stop or self._signals.number is None:
+            return super()._why_stopped()
         if self._signals.number == signal.SIGUSR1:
             lacks = "" if shutil.which("scontrol") else _NO_SCONTROL
-            return f"its job's time limit was near{lacks}: stopped"
+            return f"{_NEAR_LIMIT}{lacks}: stopped"
         log = Path(os.readlink("/proc/self/fd/1"))  # noqa: PTH115  may be no path
-        if commands.was_cancelled(log):
-            return "cancelled with scancel: stopped"
-        return "SLURM took its nodes away: stopped"
+        why = _CANCELLED if commands.was_cancelled(log) else "SLURM took its nodes away"
+        return f"{why}: stopped"
 
-    def _exit_code(self, run_ids: Sequence[str]) -> int:
+    def _exit_code(self) -> int:
         """The job's exit code; near the time limit it is first requeued if a run should resume."""
         ended = self._ledger.ended()
-        ours = self._started if self._policy.pulling_jobs else run_ids
-        outcomes = [ended[run_id].outcome for run_id in ours if run_id in ended]
+        outcomes = [ended[run_id].outcome for run_id in self._started if run_id in ended]
         if self._has_refused:
             return RUN_FAILED
-        if len(outcomes) == len(ours) and all(outcome.is_result for outcome in outcomes):
+        if len(outcomes) == len(self._started) and all(outcome.is_result for outcome in outcomes):
             return DONE
         if self._signals.number is None:
             return RUN_FAILED
+        return self._requeue()
+
+    def _requeue(self) -> int:
         if self._signals.number == signal.SIGUSR1:
-            for run_id in run_ids:
-                self._give_up_if_stalled(run_id)
-            is_left = not self._tickets.latest_numbers().keys().isdisjoint(run_ids)
+            for run_id in self._started:
+                if ticket := self._queue.find(run_id):
+                    self._claim_task(ticket)  # a run that saves no step gets its row
+            is_left = any(map(self._queue.has, self._started))
             if is_left and not commands.requeue_job(self._id):
                 print(_NOT_REQUEUED, flush=True)  # noqa: T201  into the job's log
         return CUT_SHORT
 
-    def _give_up_if_stalled(self, run_id: str) -> None:
+    def _give_up(self, ticket: Ticket, number: int) -> End | None:
         """End a run as timed out if too many attempts in a row saved no step."""
-        last = self._ledger.last_attempt(run_id)
-        state = attempt_state(self._ledger, run_id, last) if last else Open.ABANDONED
-        if isinstance(state, Open) or state.outcome != Outcome.PREEMPTED:
-            return
-        ticket, attempt = self._tickets.find(run_id), None
-        stalled = furthest = 0
-        for number in range(ticket.number if ticket and ticket.from_scratch else 1, last + 1):
-            attempt = Attempt.load(self._ledger, run_id, number)
-            steps = attempt.steps() if attempt else 0
-            stalled = 0 if steps > furthest else stalled + 1
-            furthest = max(furthest, steps)
+
+        def is_near_limit(attempt: Attempt) -> bool:
+            state = attempt_state(self._ledger, attempt.spec.run_id, attempt.number)
+            return isinstance(state, End) and state.reason.startswith(_NEAR_LIMIT)
+
         most = self._policy.attempts_without_step
-        if stalled >= most and attempt:
-            reason = f"no step was saved within the job's time limit in {most} attempts in a row"
-            attempt.end(End(outcome=Outcome.TIMED_OUT, reason=reason), self._ledger)
-            self._tickets.remove(run_id)
+        if self._count_stalled(ticket, number, is_near_limit) < most:
+            return super()._give_up(ticket, number)
+        reason = f"no step was saved within the job's time limit in {most} attempts in a row"
+        return End(outcome=Outcome.TIMED_OUT, reason=reason)
 
 
-class SrunRanks:
-    """The ranks of a run on all nodes of this job."""
+class JobRanks:
+    """The ranks of a run on this node, or on all nodes of this job."""
 
     def check(self, spec: RunSpec) -> None:
         """Accept any layout, as it was submitted; `start` compares it with what the job has."""
 
     def start(self, attempt: Attempt, environment: Mapping[str, str]) -> Running:
-        """Start srun; ValueError if the job has fewer nodes than the run."""
-        del environment
+        """Start them; ValueError if the job has fewer nodes than the run."""
         asked = attempt.spec.config.num_nodes
+        if asked == 1:
+            return LocalRanks().start(attempt, environment)
         given = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
         if asked > given:
             msg = (

@@ -1,30 +1,34 @@
-"""The SLURM launcher: submits a sweep as job arrays, then follows the jobs or exits.
+"""The SLURM launcher: submits workers for each layout as job arrays, then follows rows or exits.
 
-No connection is kept: jobs execute runs and publish rows, and this process reads the queue and the
-ledger. It attaches to runs that already have a job and never submits them again.
+No connection is kept: jobs take runs from the queue of their layout and publish rows. Runs that are
+queued already are only followed, and jobs are submitted for those that have none.
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
+from sweeper.launch.queue.launcher import follow, make_tickets
 from sweeper.launch.slurm import commands
+from sweeper.launch.slurm.commands import Queued
+from sweeper.launch.slurm.submissions import Layout, list_jobs
 from sweeper.launch.slurm.submit import (
     Array,
     Refused,
     Request,
     check_path,
-    group_into_arrays,
+    group_by_layout,
+    jobs_for,
+    make_arrays,
     submit,
 )
-from sweeper.launch.tickets import MAY_GO_ON, Jobs, Ticket, Tickets
 from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
-from sweeper.store.attempt import Attempt, End, Open, attempt_state, recover_attempt
-from sweeper.store.lease import unlock
+from sweeper.store.attempt import Attempt, End, Open, attempt_state
 from sweeper.store.ledger import Ledger
+from sweeper.store.recovery import recover_attempt
 
 _TICK_S = 0.2
 _SOON_S = 5.0
@@ -35,7 +39,7 @@ _SBATCH_WAITS = (
 )
 _JOBS_STAY = (
     "What is queued or running in SLURM stays there; repeat the command to attach to it, or use "
-    "scancel to end it."
+    "`sweeper stop` or scancel to end it."
 )
 _STAYS = (
     "hydra.launcher.detach has no effect here: which runs come next follows from the results of "
@@ -51,38 +55,17 @@ _USUAL = {"None", "Priority", "Resources", "BeginTime", "Dependency", "JobArrayT
 
 
 def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Event]:
-    """Submit runs that have no job yet, then follow all until they end, with an event per tick.
+    """Queue runs and submit workers for them, then follow all until they end.
 
     Tasks that are available together are submitted together; nodes must see the ledger's folder
     under the same path. ValueError if this host cannot submit, or SLURM refuses the first jobs.
     """
     commands.check_submit_host()
-    source, stays_unasked = iter(tasks), request.detach
-    left: list[Task] = []
-    sweep = _Sweep(Ledger(check_path(ledger.results)), request)
+    cluster = _Cluster(Ledger(check_path(ledger.results)), request)
     try:
-        while sweep.is_open or sweep.followed:
-            for task in source:
-                if task is None:
-                    break
-                left.append(task)
-            else:
-                sweep.is_open = False
-            if left:
-                refused = yield from sweep.submit(left)
-                left = refused if sweep.is_open else []  # later tasks depend on them
-            if request.detach and not sweep.is_open:
-                yield Event(is_detached=True)
-                return
-            if stays_unasked:
-                stays_unasked = False
-                yield Event(said=[_STAYS])
-            yield sweep.check_runs()
-            for _ in range(max(1, round(request.poll_s / _TICK_S))):
-                time.sleep(_TICK_S)
-                yield Event()
+        yield from follow(tasks, ledger, cluster, detach=request.detach, stays=_STAYS)
     except KeyboardInterrupt:
-        yield Event(said=[_JOBS_STAY] if sweep.followed else [])
+        yield Event(said=[_JOBS_STAY] if cluster.specs else [])
         raise
 
 
@@ -101,44 +84,50 @@ def _wait_for_sbatch(submitted: Callable[[], str]) -> Generator[Event, None, str
         return future.result()
 
 
-@dataclass(slots=True)
-class _Followed:
-    task: Task
-    shown: int = 0
-    looks_without_job: int = 0
-
-
-class _Sweep:
-    """The runs of a command, queued or running; more may be added while it is open."""
+class _Cluster:
+    """The layouts of a command's runs, whose workers are SLURM's jobs."""
 
     def __init__(self, ledger: Ledger, request: Request) -> None:
         self._ledger, self._request = ledger, request
-        self._tickets = Tickets(ledger)
-        self._has_begun = False
+        self.look_every_s, self.is_ours = request.poll_s, True
+        self._layouts: dict[str, Layout] = {}
+        self._looks_without_job: dict[str, int] = {}
         self._warned: set[str] = set()
-        self.followed: dict[str, _Followed] = {}
-        self.is_open = True
+        #: The runs that were queued, by id.
+        self.specs: dict[str, RunSpec] = {}
 
-    def submit(self, tasks: Sequence[Task]) -> Generator[Event, None, list[Task]]:
-        """Attach to runs that have a job, submit the others, and return those that were refused.
+    def list_runs(self) -> set[str]:
+        """The ids of the queued runs."""
+        return set[str]().union(*(layout.queue.list_runs() for layout in self._layouts.values()))
 
-        ValueError if SLURM refuses the first submission and there is nothing to attach to.
+    def add(self, tasks: list[Task], *, is_open: bool) -> Generator[Event, None, list[Task]]:
+        """Queue the runs that are not queued, and submit as many jobs as lack.
+
+        Returns those that were refused; ValueError if SLURM refuses the first submission.
         """
-        jobs = self._tickets.query_jobs()
+        groups = group_by_layout(tasks)
+        layouts = {name: Layout(self._ledger, name) for name in groups}
+        jobs = list_jobs([*layouts.values()])
         if jobs is None:
-            yield self._report_refusal(len(tasks), _SQUEUE_SILENT)
-            return [*tasks]
-        known = self._tickets.read_all()
-        new: list[Task] = []
-        for task in tasks:
-            run_id, number = task.spec.run_id, task.number
-            self.followed[run_id] = _Followed(task)
-            ticket = known.get(run_id)
-            is_begun = self._ledger.attempt_folder(run_id, number).exists()
-            is_held = is_begun and attempt_state(self._ledger, run_id, number) is Open.HELD
-            if not is_held and not (ticket and jobs.has(ticket)):
-                new.append(task)
-        if attached := len(tasks) - len(new):
+            yield self._report_refusal(len(tasks), _SQUEUE_SILENT, is_open=is_open)
+            return tasks
+        refused, attached = list[Task](), 0
+        for name, group in groups.items():
+            layout = self._layouts[name] = layouts[name]
+            alive, known = layout.alive(jobs), layout.queue.list_runs()
+            busy = {i for i in (t.spec.run_id for t in group) if self._is_running(i)}
+            new = [task for task in group if task.spec.run_id not in known | busy]
+            lacking = jobs_for(len(known) + len(new), self._request) - len(alive)
+            if layout.is_being_submitted:
+                lacking = jobs_for(len(new), self._request)
+            is_served = bool(alive) or layout.is_being_submitted
+            submitted = new if is_served else [t for t in group if t.spec.run_id not in busy]
+            attached += len(group) - len(submitted)
+            self.specs |= {task.spec.run_id: task.spec for task in group}
+            largest = commands.max_array_size()
+            for array in make_arrays(submitted or group, lacking, self._request, largest):
+                refused += yield from self._submit(array, layout, known, is_open=is_open)
+        if attached:
             are = "is" if attached == 1 else "are"
             text = (
                 f"{attached} of {several(len(tasks), 'run')} {are} already queued or running, with "
@@ -146,44 +135,37 @@ class _Sweep:
                 "them."
             )
             yield Event(said=[text], queued=[task.spec.run_id for task in tasks])
-            self._has_begun = True
-        refused: list[Task] = []
-        for array in group_into_arrays(new, self._request, commands.max_array_size()):
-            refused += yield from self._submit_array(array, known)
         return refused
 
-    def _submit_array(
-        self, array: Array, known: Mapping[str, Ticket]
+    def _is_running(self, run_id: str) -> bool:
+        last = self._ledger.last_attempt(run_id)
+        return bool(last) and attempt_state(self._ledger, run_id, last) is Open.HELD
+
+    def _submit(
+        self, array: Array, layout: Layout, known: set[str], *, is_open: bool
     ) -> Generator[Event, None, list[Task]]:
-        folder = self._tickets.open_submission(array.name)
-        runs: list[str] = []
-        for index, task in array.tasks:
-            run_id = task.spec.run_id
-            ticket = Ticket(
-                run_id=run_id,
-                config=task.spec.config.resolved,
-                number=task.number,
-                from_scratch=task.from_scratch,
-                submission=array.name,
-                index=index,
-            )
-            if self._tickets.claim(ticket, instead_of=known.get(run_id)):
-                runs.append(run_id)
+        folder = layout.open_submission(array.name)
+        runs = [task.spec.run_id for task in array.tasks]
+        for ticket in make_tickets([*array.tasks], array.name):
+            layout.queue.add(ticket)
         results = self._ledger.results
         try:
             job = yield from _wait_for_sbatch(
                 lambda: submit(array, self._request, results=results, folder=folder)
             )
-        except Refused as error:
+        except BaseException as error:
+            for run_id in {*runs} - known:
+                layout.queue.remove(run_id)
+            layout.discard_submission(array.name)
+            if not isinstance(error, Refused):
+                raise
             for run_id in runs:
-                self._tickets.remove(run_id)
-                del self.followed[run_id]
-            unlock(folder)
-            yield self._report_refusal(len(runs), str(error))
-            return [task for _, task in array.tasks if task.spec.run_id in runs]
-        self._tickets.record_job(array.name, job)
-        self._has_begun = True
-        jobs = "an array of " * (len(array.elements) > 1) + several(len(array.elements), "job")
+                del self.specs[run_id]
+            yield self._report_refusal(len(runs), str(error), is_open=is_open)
+            return [*array.tasks]
+        layout.record_job(array.name, job)
+        self._looks_without_job[layout.name] = 0
+        jobs = "an array of " * (array.jobs > 1) + several(array.jobs, "job")
         text = (
             f"Submitted {several(len(runs), 'run')} as {jobs}, number {job}. Ctrl-C leaves what is "
             "queued in the queue; repeat the command to attach to it."
@@ -191,48 +173,30 @@ class _Sweep:
         yield Event(said=[text], queued=runs)
         return []
 
-    def _report_refusal(self, count: int, why: str) -> Event:
+    def _report_refusal(self, count: int, why: str, *, is_open: bool) -> Event:
         """Say once why runs were not submitted; ValueError if nothing was submitted before."""
-        if not self._has_begun:
+        if not self.specs:
             raise ValueError(why)
         is_news = why not in self._warned
         self._warned.add(why)
-        again = f" Meanwhile this command tries again every {self._request.poll_s:g} s."
-        text = f"{several(count, 'run')} not submitted. {why}{again if self.is_open else ''}"
+        again = f" Meanwhile this command tries again every {self.look_every_s:g} s."
+        text = f"{several(count, 'run')} not submitted. {why}{again if is_open else ''}"
         return Event(said=[text] * is_news)
 
-    def check_runs(self) -> Event:
-        """Compare the followed runs with the queue, the running attempts and the rows."""
-        jobs = self._tickets.query_jobs()
-        known = self._tickets.read_all()
-        active = dict(self._ledger.active())
-        rows = self._ledger.ended()
-        began, queued = list[Attempt](), list[str]()
-        ended: dict[str, End] = {}
-        for run_id, run in list(self.followed.items()):
-            number = active.get(run_id, 0)
-            if number > run.shown and (attempt := Attempt.load(self._ledger, run_id, number)):
-                run.shown = number
-                began.append(attempt)
-            row, ticket = rows.get(run_id), known.get(run_id)
-            if row and row.attempt >= run.task.number and row.outcome not in MAY_GO_ON:
-                ended |= self._settle_run(run_id, row.attempt)
-            elif jobs is not None and not (ticket and jobs.has(ticket)):
-                run.looks_without_job += 1
-                if run.looks_without_job >= _LOOKS_BEFORE_GONE:
-                    ended |= self._end_without_job(run, ticket)
-            else:
-                run.looks_without_job = 0
-                if run.shown and attempt_state(self._ledger, run_id, run.shown) is not Open.HELD:
-                    queued.append(run_id)
-        why = self._say_why_jobs_wait(known, jobs)
-        return Event(began=began, ended=ended, queued=queued, said=why)
-
-    def _say_why_jobs_wait(self, known: Mapping[str, Ticket], jobs: Jobs | None) -> list[str]:
-        """A sentence on each of SLURM's reasons but the usual ones, once."""
-        found = [job for ticket in known.values() if jobs and (job := jobs.find(ticket))]
-        # what follows a comma differs from one look to the next: UnavailableNodes:…
-        reasons = {job.reason.partition(",")[0] for job in found if job.state == "PD"}
+    def look(self) -> list[str]:
+        """End the runs of layouts that have no job left; why jobs wait, once for each reason."""
+        jobs = list_jobs([*self._layouts.values()])
+        reasons = set[str]()
+        for name, layout in self._layouts.items() if jobs is not None else ():
+            alive: list[Queued] = layout.alive(jobs or [])
+            is_gone = not alive and not layout.is_being_submitted
+            looks = self._looks_without_job.get(name, 0) + 1 if is_gone else 0
+            self._looks_without_job[name] = looks
+            for run_id in layout.queue.list_runs() if looks >= _LOOKS_BEFORE_GONE else ():
+                if spec := self.specs.get(run_id):
+                    self._end_without_job(spec, layout)
+            # what follows a comma differs from one look to the next: UnavailableNodes:...
+            reasons |= {job.reason.partition(",")[0] for job in alive if job.state == "PD"}
         reasons -= _USUAL | self._warned
         self._warned |= reasons
         return [
@@ -240,28 +204,18 @@ class _Sweep:
             for reason in sorted(reasons)
         ]
 
-    def _settle_run(self, run_id: str, number: int) -> Mapping[str, End]:
-        del self.followed[run_id]
-        self._tickets.remove(run_id)
-        state = attempt_state(self._ledger, run_id, number)
-        if isinstance(state, Open):  # the row is published just before the release
-            row = self._ledger.rows([run_id], ["outcome", "reason"])[run_id]
-            state = End(outcome=Outcome(row["outcome"]), reason=row["reason"])
-        return {run_id: state}
-
-    def _end_without_job(self, run: _Followed, ticket: Ticket | None) -> Mapping[str, End]:
-        """How a run without a job ended; empty while its last attempt may still be running."""
-        run_id = run.task.spec.run_id
-        number = self._ledger.last_attempt(run_id)
-        if number < run.task.number:
-            if attempt := Attempt.begin(run.task.spec, self._ledger, run.task.number):
+    def _end_without_job(self, spec: RunSpec, layout: Layout) -> None:
+        """Give a queued run that no job will take its end, unless it is running."""
+        ticket = layout.queue.find(spec.run_id)
+        number = self._ledger.last_attempt(spec.run_id)
+        if ticket and number < ticket.number:
+            if attempt := Attempt.begin(spec, self._ledger, ticket.number):
                 reason = "its job left the queue before the run started: cancelled or broken."
-                reason += f" See {self._tickets.find_log(ticket)}." if ticket else ""
+                reason += f" See {layout.folder / ticket.submission}."
                 attempt.end(End(outcome=Outcome.PREEMPTED, reason=reason), self._ledger)
-            return self._settle_run(run_id, run.task.number)
-        state = attempt_state(self._ledger, run_id, number)
-        if state is Open.HELD:
-            return {}
-        if state is Open.ABANDONED:
-            recover_attempt(self._ledger, run_id, number)
-        return self._settle_run(run_id, number)
+        elif (state := attempt_state(self._ledger, spec.run_id, number)) is not Open.ABANDONED:
+            if state is Open.HELD:
+                return
+        elif recover_attempt(self._ledger, spec.run_id, number) is None:
+            return
+        layout.queue.remove(spec.run_id)

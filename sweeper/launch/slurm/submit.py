@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from sweeper.launch.slurm.job import JobPolicy, run_element
-from sweeper.launch.tickets import COMMENT
+from sweeper.launch.slurm.submissions import COMMENT, layout_name
 from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import read_model
@@ -89,18 +89,13 @@ def read_request(settings: Mapping[str, Any]) -> Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
-    """Runs that become a job array."""
+    """Jobs that take these runs, or others of their layout; `runs` is the most that each takes."""
 
     name: str
-    elements: Sequence[Sequence[Task]]
-    is_pulled: bool = False  # each job is given all runs, and takes those that no other has taken
-
-    @property
-    def tasks(self) -> Iterator[tuple[int | None, Task]]:
-        """The runs, each with the index of its job; None if any job may take it."""
-        if self.is_pulled:
-            return ((None, task) for task in self.elements[0])
-        return ((i, task) for i, element in enumerate(self.elements) for task in element)
+    layout: str
+    tasks: Sequence[Task]
+    jobs: int
+    runs: int | None
 
 
 class Refused(Exception):
@@ -120,23 +115,35 @@ def check_path(results: Path) -> Path:
     raise ValueError(msg)
 
 
-def group_into_arrays(tasks: Sequence[Task], request: Request, largest: int) -> Iterator[Array]:
-    """Group tasks into arrays whose jobs need the same resources, of at most `largest` jobs."""
-    by_needs: dict[tuple[int | str, ...], list[Task]] = {}
+def group_by_layout(tasks: Iterable[Task]) -> dict[str, list[Task]]:
+    """Tasks whose jobs need the same resources, by the name of their layout."""
+    groups: dict[str, list[Task]] = {}
     for task in tasks:
-        config = task.spec.config
-        needs = config.num_nodes, config.devices, config.threads, config.accelerator
-        by_needs.setdefault(needs, []).append(task)
-    for alike in by_needs.values():
-        if request.pulling_jobs:
-            useful = math.ceil(len(alike) / request.runs_at_a_time)
-            jobs = min(request.pulling_jobs, useful, largest)
-            yield Array(name=secrets.token_hex(6), elements=[alike] * jobs, is_pulled=True)
-            continue
-        per_job = request.runs_per_job
-        elements = [alike[first : first + per_job] for first in range(0, len(alike), per_job)]
-        for first in range(0, len(elements), largest):
-            yield Array(name=secrets.token_hex(6), elements=elements[first : first + largest])
+        groups.setdefault(layout_name(task.spec.config), []).append(task)
+    return groups
+
+
+def jobs_for(runs: int, request: Request) -> int:
+    """The jobs that so many runs of a layout need [count]."""
+    if not request.pulling_jobs:
+        return math.ceil(runs / request.runs_per_job)
+    return min(request.pulling_jobs, math.ceil(runs / request.runs_at_a_time))
+
+
+def make_arrays(
+    tasks: Sequence[Task], jobs: int, request: Request, largest: int
+) -> Iterator[Array]:
+    """Arrays of at most `largest` jobs, together so many, for runs of one layout."""
+    most = None if request.pulling_jobs else request.runs_per_job
+    for first in range(0, jobs, largest):
+        part = tasks[first * most : (first + largest) * most] if most else tasks
+        yield Array(
+            name=secrets.token_hex(6),
+            layout=layout_name(tasks[0].spec.config),
+            tasks=part or tasks,
+            jobs=min(largest, jobs - first),
+            runs=most,
+        )
 
 
 def submit(array: Array, request: Request, *, results: Path, folder: Path) -> str:
@@ -152,9 +159,8 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
     python = f"exec {request.python or shlex.quote(sys.executable)}"
     executor = AutoExecutor(folder=folder, cluster="slurm", slurm_python=python)
     executor.update_parameters(**sbatch_options(array, request))
-    names = [[task.spec.run_id for task in element] for element in array.elements]
-    count = len(names)
-    arguments = ([str(results)] * count, names, [request] * count)
+    element = str(results), array.layout, array.runs, request
+    arguments = ([argument] * array.jobs for argument in element)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")  # submitit's, without sacct; errors are raised anyway
@@ -166,15 +172,15 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
 
 def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
     """The parameters that are passed to submitit for an array."""
-    spec = array.elements[0][0].spec
-    at_once, count = request.runs_at_a_time, len(array.elements)
+    spec = array.tasks[0].spec
+    at_once, count = request.runs_at_a_time, array.jobs
     cpus = spec.config.threads if request.cpus_per_rank == "auto" else request.cpus_per_rank
     gpus = request.gpus_per_node
     if gpus == "auto":
         on_gpus = spec.config.accelerator == "gpu"
         gpus = on_gpus * spec.config.devices * math.ceil(at_once / request.runs_per_gpu)
     asked = {
-        "name": job_name([task.spec for _, task in array.tasks]),
+        "name": job_name([task.spec for task in array.tasks]),
         "slurm_comment": COMMENT + array.name,
         "timeout_min": request.time_min,
         "nodes": spec.config.num_nodes,

@@ -15,11 +15,11 @@ from lightning_modules.callbacks.curve import Clock
 def saving(plan, tmp_path):
     """The callback with a contract that counts its steps, and the path of its checkpoint."""
 
-    def make(*, is_requested=False, can_stop=True, on_epoch=lambda: None):
+    def make(*, is_requested=False, can_stop=True, on_epoch=lambda: None, attempt="attempt"):
         path, contract = tmp_path / "checkpoint.ckpt", BatchContract(plan())
         checkpoint = RunCheckpoint(
             path,
-            attempt="attempt",
+            attempt=attempt,
             plan=plan(),
             contract=contract,
             stop=StopRequest(lambda: is_requested, rank=0),
@@ -45,6 +45,21 @@ def test_a_run_is_saved_after_each_epoch_and_then_reported(saving, fit, line, ba
 
     assert saved == [0, 2, 4]
     assert not list(path.parent.glob("*.tmp"))
+
+
+def test_an_attempt_whose_launcher_slept_leaves_the_checkpoint_to_a_later_one(
+    saving, fit, line, batches
+):
+    callbacks, path = saving(attempt="001")
+    (path.parent / "001").mkdir()
+    fit(line(), callbacks, batches(4), epochs=1)
+    (path.parent / "002").mkdir()
+    path.write_text("the later attempt's")
+
+    with pytest.raises(RuntimeError, match="a later one than this has begun"):
+        fit(line(), callbacks, batches(4), epochs=1)
+
+    assert path.read_text() == "the later attempt's"
 
 
 class Dying:

@@ -11,8 +11,9 @@ import pytest
 import analysis.cli
 from sweeper.commands import compact, show_plan, status
 from sweeper.commands.overrides import expand
+from sweeper.launch.queue.queue import Queue, Ticket
+from sweeper.launch.queue.queue_worker import FirstSignal
 from sweeper.launch.slurm.job import Job
-from sweeper.launch.tickets import Ticket, Tickets
 from sweeper.spec import identity
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
@@ -91,11 +92,8 @@ def made(tmp_path_factory, default_config, loader):
     (folder.parent / "log.txt").symlink_to(results.parent / "secret")
     linked = f"attempts/{run_id}/log.txt"
     ledger.publish({**row, "run_id": "e" * 12, "log_path": linked}, [])
-    ticket = Ticket(
-        run_id="d" * 12, config=theirs, number=1, from_scratch=False, submission="x", index=0
-    )
-    (results / "slurm" / "queued").mkdir(parents=True)
-    publish_json(results / "slurm" / "queued" / "dddddddddddd-001.json", asdict(ticket))
+    what = {"config": theirs, "number": 1, "from_scratch": False, "submission": "x"}
+    Queue(ledger, "slurm/1x1").add(Ticket(run_id="d" * 12, **what))
     return results
 
 
@@ -134,12 +132,12 @@ def test_an_attempt_in_the_folder_of_another_run_is_not_known(foreign):
     assert Attempt.load(ledger, "f" * 12, 1) is None
 
 
-def test_a_job_refuses_a_ticket_that_is_not_the_run_of_its_id(foreign, called, capsys):
-    job = object.__new__(Job)
-    job._ledger, job._tickets = Ledger(foreign), Tickets(Ledger(foreign))
-    job._policy, job._say = SimpleNamespace(pulling_jobs=None), print
+def test_a_job_refuses_a_ticket_that_is_not_the_run_of_its_id(foreign, called, capsys, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    policy = SimpleNamespace(runs_at_a_time=1, runs_per_gpu=1)
+    queue = Queue(Ledger(foreign), "slurm/1x1")
 
-    assert job.run(["dddddddddddd"]) == 1
+    assert Job(Ledger(foreign), queue, policy, FirstSignal()).run(1) == 1
 
     assert "a ticket must be of this version of sweeper" in capsys.readouterr().out
     assert not called.exists()

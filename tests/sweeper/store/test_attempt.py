@@ -1,21 +1,32 @@
 """A launcher killed between two steps of an attempt's end leaves nothing behind for good."""
 
+import itertools
 import json
 import math
 import os
+import subprocess
+import sys
 import time
 import zipfile
 from dataclasses import asdict
+from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.attempt import Attempt, End, Open, attempt_state, finish_abandoned
+from sweeper.store import attempt as attempt_module
+from sweeper.store import lease, publish
+from sweeper.store.attempt import Attempt, End, Open, attempt_state
+from sweeper.store.compaction import compact
 from sweeper.store.lease import LEASE, this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
+from sweeper.store.recovery import finish_abandoned, recover_attempt
 from sweeper.store.row import planned_columns
+from sweeper.store.table_files import read_whole, write_table
 
 
 @pytest.fixture
@@ -137,3 +148,157 @@ def test_a_mark_that_became_a_folder_stops_nothing(ledger, attempt):
     mark.mkdir()
 
     attempt.settle(End(outcome=Outcome.FAILED, reason="no"), ledger)
+
+
+@pytest.fixture
+def sleeper(ledger, config):
+    """An attempt of a process that sleeps past its lease, and what it knows, taken from this one.
+
+    Called with what the others do meanwhile; it wakes when that is over.
+    """
+    begun = Attempt.begin(run_spec(config()), ledger, 1)
+
+    def sleep(others):
+        known = set(lease._held)
+        publish_json(begun.folder / LEASE, asdict(this_process()) | {"born": "1"})
+        lease._held.clear()
+        others()
+        lease._held.clear()
+        lease._held.update(known)
+
+    return begun, sleep
+
+
+def test_who_wakes_finds_its_claim_gone_and_publishes_nothing(ledger, sleeper):
+    begun, sleep = sleeper
+
+    sleep(lambda: recover_attempt(ledger, begun.spec.run_id, 1))
+
+    assert not begun.end(End(outcome=Outcome.FINISHED, reason="trained"), ledger)
+    assert ledger.ended()[begun.spec.run_id].outcome == Outcome.PREEMPTED
+    assert len(list((ledger.results / "runs").iterdir())) == 1
+    stated = attempt_state(ledger, begun.spec.run_id, 1)
+    assert stated.reason == "its launcher was gone after epoch 0"
+
+
+@pytest.mark.parametrize("does_later", [False, True], ids=["recovered", "and trained"])
+@pytest.mark.parametrize(
+    ("name", "at", "is_ours"),
+    [
+        *(("flush_to_disk", at, False) for at in range(3)),
+        *(("replace", at, False) for at in range(3)),
+        ("release", 0, True),
+    ],
+)
+def test_a_run_has_one_row_whenever_its_holder_slept_while_it_ended(
+    ledger, sleeper, monkeypatch, name, at, is_ours, does_later
+):
+    """Just before it writes its curve, its row or its end to the disk, or renames one of them."""
+    begun, sleep = sleeper
+    places = {"flush_to_disk": publish, "replace": Path, "release": attempt_module}
+    real, calls = getattr(places[name], name), itertools.count()
+
+    def others():
+        recover_attempt(ledger, begun.spec.run_id, 1)
+        later = Attempt.begin(begun.spec, ledger, 2) if does_later else None
+        assert not later or later.end(End(outcome=Outcome.DIVERGED, reason="no"), ledger)
+
+    def act(*arguments):
+        if next(calls) == at:
+            sleep(others)
+        return real(*arguments)
+
+    monkeypatch.setattr(places[name], name, act)
+    is_published = begun.end(End(outcome=Outcome.FINISHED, reason="trained"), ledger)
+    monkeypatch.undo()
+
+    (row,) = (path.name for path in (ledger.results / "runs").iterdir())
+    ended = "001-finished" if is_ours or at == 2 else "001-preempted"  # its row was there
+    assert is_published == is_ours
+    assert row == f"{begun.spec.run_id}-{'002-diverged' if does_later else ended}.parquet"
+    assert attempt_state(ledger, begun.spec.run_id, 1).outcome == ended.partition("-")[2]
+    assert not list(ledger.results.rglob("*.tmp"))
+
+
+def test_who_wakes_while_its_attempt_is_being_recovered_adds_no_row(ledger, sleeper, monkeypatch):
+    """The recoverer has published its row when the sleeper renames its own, and dies there."""
+    begun, sleep = sleeper
+    real = Path.replace
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    def others():
+        monkeypatch.setattr(Attempt, "settle", killed)
+        with pytest.raises(KeyboardInterrupt):
+            recover_attempt(ledger, begun.spec.run_id, 1)
+        monkeypatch.undo()
+
+    def act(partial, path):
+        if path.parent.name == "runs":
+            monkeypatch.undo()
+            sleep(others)
+        return real(partial, path)
+
+    monkeypatch.setattr(Path, "replace", act)
+
+    assert not begun.end(End(outcome=Outcome.FINISHED, reason="trained"), ledger)
+    (row,) = (path.name for path in (ledger.results / "runs").iterdir())
+    assert row == f"{begun.spec.run_id}-001-preempted.parquet"
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+@pytest.mark.parametrize("mend", [compact, lambda results: finish_abandoned(Ledger(results))])
+def test_a_run_with_two_rows_is_left_the_later_one(ledger, config, mend, is_merged):
+    spec, other = run_spec(config()), run_spec(config(seed=1))
+    for number, outcome in ((1, Outcome.FINISHED), (2, Outcome.DIVERGED)):
+        begun = Attempt.begin(spec, ledger, number)
+        begun.end(End(outcome=outcome, reason=""), ledger)
+    Attempt.begin(other, ledger, 1).end(End(outcome=Outcome.FINISHED, reason=""), ledger)
+    late = f"{spec.run_id}-001-finished.parquet"
+    for table, name in (("runs", late), ("curves", late.replace("-finished", ""))):
+        path = ledger.results / "superseded" / table / name
+        path.rename(ledger.results / table / name)
+    if is_merged:
+        merge_all(ledger.results)
+
+    mend(ledger.results)
+    compact(ledger.results)
+
+    rows = pd.read_parquet(ledger.results / "runs").set_index("run_id")
+    assert len(rows) == 2
+    assert rows.loc[spec.run_id].outcome == "diverged"
+    assert len(pd.read_parquet(ledger.results / "curves")) == 0
+    assert (ledger.results / "superseded/runs" / late).exists()
+
+
+def merge_all(results):
+    """Merge all rows, as versions did that mended nothing."""
+    for table in ("runs", "curves"):
+        paths = sorted((results / table).iterdir())
+        merged = pa.concat_tables([read_whole(path, table) for path in paths])
+        write_table(merged, results / table / "compact-000000000000.parquet")
+        for path in paths:
+            path.unlink()
+
+
+def test_of_many_processes_that_find_an_abandoned_attempt_one_recovers_it(ledger, attempt):
+    """All have seen that its holder is dead; R1 of the findings: none fails either."""
+    folder = attempt.folder
+    recover = (
+        "import sys; from pathlib import Path; from sweeper.store.recovery import recover_attempt;"
+        "from sweeper.store.ledger import Ledger; print('ready', flush=True); sys.stdin.readline();"
+        "end = recover_attempt(Ledger(Path(sys.argv[1])), sys.argv[2], 1);"
+        "print(end and end.outcome, flush=True)"
+    )
+    command = [sys.executable, "-c", recover, str(ledger.results), attempt.spec.run_id]
+    pipe = subprocess.PIPE
+    contenders = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(4)]
+    for one in contenders:
+        assert one.stdout.readline() == "ready\n"
+    said = [one.communicate("go\n", timeout=900)[0].strip() for one in contenders]
+
+    assert {one.returncode for one in contenders} == {0}
+    assert "preempted" in said
+    assert len(list((ledger.results / "runs").iterdir())) == 1
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["taken-001"]

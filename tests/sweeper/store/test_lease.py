@@ -9,14 +9,16 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from sweeper.store import lease
 from sweeper.store.lease import (
     EXPIRES_S,
     LEASE,
-    Holder,
     claim,
+    holds,
     is_held,
     lock,
     release,
+    take_over,
     this_process,
     unlock,
 )
@@ -115,14 +117,16 @@ def test_a_released_folder_has_no_lease_and_no_heartbeat(tmp_path):
 
 def test_a_lock_is_taken_over_from_a_dead_process_and_from_no_other(held_by, dead):
     folder = held_by(dead)
-    (folder / "left behind").touch()
 
     assert lock(folder)
-    assert [path.name for path in folder.iterdir()] == [LEASE]
+    assert holds(folder)
     assert not lock(folder)
-    unlock(folder)
-    assert not folder.exists()
-    assert list(folder.parent.iterdir()) == []
+    for _ in range(3):
+        unlock(folder)
+        assert not is_held(folder)
+        assert not holds(folder)
+        assert lock(folder)
+    assert len(list(folder.iterdir())) < 4
 
 
 def test_a_lock_without_a_readable_lease_is_taken_over_when_it_is_old(tmp_path):
@@ -132,35 +136,48 @@ def test_a_lock_without_a_readable_lease_is_taken_over_when_it_is_old(tmp_path):
     age(folder, EXPIRES_S + 5)
     assert lock(folder)
 
-    (folder / LEASE).write_text('{"host": "cut o')
+    (claimed,) = folder.iterdir()
+    (claimed / LEASE).write_text('{"host": "cut o')
     assert not lock(folder)
-    age(folder / LEASE, EXPIRES_S + 5)
+    age(claimed / LEASE, EXPIRES_S + 5)
     assert lock(folder)
-    assert json.loads((folder / LEASE).read_text()) == asdict(this_process())
+    last = max(folder.iterdir())
+    assert json.loads((last / LEASE).read_text()) == asdict(this_process())
 
 
-def test_a_lock_is_held_while_a_late_process_finds_that_another_has_taken_it_over(
-    tmp_path, monkeypatch
-):
-    """The late one saw the dead holder's lease; a third one tries while it looks at the new one."""
-    folder = tmp_path / "held"
-    assert claim(folder)
-    views, tried, real = [False], [], is_held
-    monkeypatch.setattr(
-        "sweeper.store.lease.is_held", lambda of: views.pop() if views else real(of)
-    )
+def test_who_sleeps_past_its_lease_finds_its_claim_gone_when_it_wakes(held_by, monkeypatch):
+    """It is not seen to live, being on another machine, and did not even write its lease yet."""
+    folder = held_by(replace(this_process(), host="elsewhere"))
+    age(folder / LEASE, EXPIRES_S + 5)
+    real = lease.publish_json
 
-    def is_alive(holder):
-        if not tried:
-            tried.append(holder)
-            tried.append(lock(folder))
-        return True
+    def sleep_past_the_lease(path, content):
+        monkeypatch.setattr(lease, "publish_json", real)
+        age(path.parent, EXPIRES_S + 5)
+        assert take_over(folder)
+        lease._held.clear()  # as of another process
+        real(path, content)
 
-    monkeypatch.setattr(Holder, "is_alive", is_alive)
+    monkeypatch.setattr(lease, "publish_json", sleep_past_the_lease)
+
+    assert take_over(folder)
+    assert not holds(folder)
+    assert is_held(folder)
+
+
+def test_a_late_process_does_not_take_over_again_what_was_taken_over(held_by, dead, monkeypatch):
+    """It looked when the holder was dead, and acts when another has already taken over."""
+    folder = held_by(dead)
+
+    def is_held_at_first(of):
+        monkeypatch.setattr(lease, "is_held", is_held)
+        assert lock(of)
+        return False
+
+    monkeypatch.setattr(lease, "is_held", is_held_at_first)
 
     assert not lock(folder)
-    assert tried == [this_process(), False]
-    assert [path.name for path in folder.parent.rglob("*")] == ["held", LEASE]
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["taken-001"]
 
 
 def test_of_many_processes_one_takes_a_lock_over(held_by, dead):

@@ -143,7 +143,7 @@ def test_an_end_that_ctrl_c_came_across_is_reported_all_the_same(running, starte
 
     def interrupted(self, *arguments):
         signal.raise_signal(signal.SIGINT)
-        end(self, *arguments)
+        return end(self, *arguments)
 
     monkeypatch.setattr(type(attempt), "end", interrupted)
     event = next(running)

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from sweeper.launch.queue.launcher import run_in_queue
-from sweeper.launch.tickets import Tickets
+from sweeper.launch.queue.queue import Queue
 from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
 
@@ -27,7 +27,7 @@ def test_what_a_worker_cannot_train_is_left_and_failures_alike_end_all(short, le
     assert list(rows.seed) == [0, 1, 2, 3, 4]  # in the order of the queue
     assert rows.reason.iloc[-1].startswith("No further runs are started")
     assert "Left to other workers: " in ended.stdout
-    assert len(Tickets(ledger, "queue").latest_numbers()) == 1
+    assert len(Queue(ledger).list_runs()) == 1
 
 
 def test_a_worker_of_a_folder_without_a_queue_says_so_and_makes_none(command, tmp_path):

@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from sweeper.launch.queue.queue import Queue, Ticket
 from sweeper.launch.queue.queue_worker import FirstSignal
 from sweeper.launch.ranks import Running
 from sweeper.launch.slurm.job import Job, JobPolicy, _explain_failure
-from sweeper.launch.tickets import Ticket, Tickets
 from sweeper.spec.run_spec import run_spec
+from sweeper.store import lease
 from sweeper.store.attempt import Attempt
 
 POLICY = JobPolicy(
@@ -26,36 +27,61 @@ def test_a_job_starts_nothing_when_the_first_jobs_failed_alike_before_their_firs
     model = {"_target_": "provoked.Raising"}  # in the third micro-batch of a step
     common = {"model": model, "micro_batch_limit": 768, "keep_going": keep_going}
     configs = [short(seed=seed, **common) for seed in range(4)]
-    run_ids = [run_spec(config).run_id for config in configs]
-    for index, (run_id, config) in enumerate(zip(run_ids, configs, strict=True)):
-        what = {"config": config, "from_scratch": False, "submission": "0123", "index": index}
-        Tickets(ledger).claim(Ticket(run_id=run_id, number=1, **what), instead_of=None)
+    queue = Queue(ledger, "slurm/1x1")
+    for config in configs:
+        what = {"config": config, "from_scratch": False, "submission": "0123"}
+        queue.add(Ticket(run_id=run_spec(config).run_id, number=1, **what))
+    ledger.prepare()
 
-    codes = [Job(ledger, POLICY, FirstSignal()).run([run_id]) for run_id in run_ids]
+    codes = [Job(ledger, queue, POLICY, FirstSignal()).run(1) for _ in configs]
 
     rows = pd.read_parquet(ledger.results / "runs").sort_values("seed")
     assert codes == [1, 1, 1, 1]
     assert list(rows.outcome) == ["failed"] * 3 + ["failed" if keep_going else "preempted"]
     assert rows.reason.iloc[-1].startswith("No further runs are started") != keep_going
-    assert Tickets(ledger).read_all() == {}
+    assert not queue.list_runs()
 
 
 def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, ledger, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    specs = [run_spec(short(seed=seed)) for seed in range(3)]
+    ledger.prepare()
+    queue, specs = Queue(ledger, "slurm/1x1"), [run_spec(short(seed=seed)) for seed in range(3)]
     ids = [spec.run_id for spec in specs]
     for spec in specs:
         what = {"config": spec.config.resolved, "from_scratch": False, "submission": "0123"}
-        ticket = Ticket(run_id=spec.run_id, number=1, index=None, **what)
-        Tickets(ledger).claim(ticket, instead_of=None)
+        queue.add(Ticket(run_id=spec.run_id, number=1, **what))
     assert Attempt.begin(specs[0], ledger, 1)  # another job has it
+    lease._held.clear()
 
-    code = Job(ledger, POLICY.model_copy(update={"pulling_jobs": 2}), FirstSignal()).run(ids)
+    code = Job(ledger, queue, POLICY, FirstSignal()).run(None)
 
     assert code == 0
     assert {row.outcome for row in ledger.ended().values()} == {"finished"}
     assert ledger.ended().keys() == set(ids[1:])
-    assert Tickets(ledger).latest_numbers() == {ids[0]: 1}
+    assert queue.list_runs() == {ids[0]}
+
+
+def test_jobs_that_start_at_once_take_a_run_each(short, ledger, monkeypatch):
+    """Another job was faster with the first run: this one trains the second, and waits for none."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    ledger.prepare()
+    queue, real, others = Queue(ledger, "slurm/1x1"), Attempt.begin, []
+    for seed in range(3):
+        what = {"config": short(seed=seed), "from_scratch": False, "submission": "0123"}
+        queue.add(Ticket(run_id=run_spec(what["config"]).run_id, number=1, **what))
+
+    def begin(spec, *arguments, **named):
+        if not others:
+            others.append(real(spec, *arguments, **named).spec.run_id)
+            lease._held.clear()
+        return real(spec, *arguments, **named)
+
+    monkeypatch.setattr(Attempt, "begin", begin)
+
+    assert Job(ledger, queue, POLICY, FirstSignal()).run(1) == 0
+    assert len(ledger.ended()) == 1
+    assert others[0] not in ledger.ended()
+    assert len(queue.list_runs()) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from sweeper import CONFIG_FOLDER
-from sweeper.launch.slurm.submit import group_into_arrays, read_request, sbatch_options
+from sweeper.launch.slurm.submit import make_arrays, read_request, sbatch_options
 from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
 
@@ -93,7 +93,7 @@ def test_the_presets_of_public_systems_ask_for_what_their_documentation_says(
     run = run_spec(config(accelerator="gpu", devices=asked["devices"], batch=3072))
     request = read_request(settings)
 
-    (array,) = group_into_arrays([Task(spec=run, number=1)], request, largest=10)
+    (array,) = make_arrays([Task(spec=run, number=1)], 1, request, largest=10)
     options = sbatch_options(array, request)
 
     assert options["slurm_account"] == "abc123"
@@ -103,7 +103,7 @@ def test_the_presets_of_public_systems_ask_for_what_their_documentation_says(
 
 def test_a_warning_before_python_handles_it_ends_nothing(config):
     request = read_request(settings())
-    (array,) = group_into_arrays([Task(spec=run_spec(config()), number=1)], request, largest=10)
+    (array,) = make_arrays([Task(spec=run_spec(config()), number=1)], 1, request, largest=10)
     lines = sbatch_options(array, request)["slurm_setup"]
 
     script = "\n".join([*lines, "exec sh -c 'kill -USR1 $$; echo alive'"])

@@ -11,8 +11,8 @@ from sweeper import CONFIG_FOLDER
 from sweeper.launch.slurm import commands, launcher
 from sweeper.launch.slurm.commands import Queued
 from sweeper.launch.slurm.launcher import run_on_slurm
+from sweeper.launch.slurm.submissions import list_layouts
 from sweeper.launch.slurm.submit import Refused, explain_refusal, read_request
-from sweeper.launch.tickets import Tickets
 from sweeper.planning.plan import Task
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
@@ -79,10 +79,11 @@ def test_a_later_submission_is_tried_again_until_slurm_takes_it(
     (sentence,) = (text for text in said if "not submitted" in text)
     assert sentence.startswith("1 run not submitted. ")
     assert sentence.endswith(" Meanwhile this command tries again every 0.2 s.")
-    tickets = Tickets(ledger)
-    assert tickets.latest_numbers().keys() == {task.spec.run_id for task in tasks}
-    folders = {path.name for path in (ledger.results / "slurm").iterdir()}
-    assert folders == {"queued", *(ticket.submission for ticket in tickets.read_all().values())}
+    (layout,) = list_layouts(ledger)
+    runs = {task.spec.run_id for task in tasks}
+    assert layout.queue.list_runs() == runs
+    folders = {path.name for path in layout.folder.iterdir()}
+    assert folders == {"queued", *(layout.queue.find(run).submission for run in runs)}
 
 
 def test_a_controller_that_does_not_answer_is_said_to_and_nothing_is_left(
@@ -94,8 +95,8 @@ def test_a_controller_that_does_not_answer_is_said_to_and_nothing_is_left(
     with pytest.raises(ValueError, match=r"repeat the command later if its queue is full"):
         list(run_on_slurm(tasks, ledger, request_))
 
-    assert not list((ledger.results / "slurm/queued").iterdir())
-    assert {path.name for path in (ledger.results / "slurm").iterdir()} == {"queued"}
+    assert [path.name for path in ledger.results.glob("slurm/*/*")] == ["queued"]
+    assert not list(ledger.results.glob("slurm/*/queued/*"))
 
 
 @pytest.mark.parametrize("name", ["50%", "of %a", "back\\slash"])

@@ -7,20 +7,35 @@ from dataclasses import asdict, replace
 import pytest
 
 from sweeper.commands import status
+from sweeper.launch.queue.queue import Ticket
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
-from sweeper.launch.tickets import Jobs, Ticket, Tickets, list_waiting_runs
+from sweeper.launch.slurm.submissions import Layout, list_waiting_runs
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.lease import LEASE, this_process
-from sweeper.store.ledger import Ledger
 
 
 def ticket(config, /, **changes) -> Ticket:
     known = {"run_id": run_spec(config).run_id, "config": config, "number": 1}
-    rest = {"from_scratch": False, "submission": "0123", "index": 0}
-    return Ticket(**{**known, **rest, **changes})
+    return Ticket(**{**known, "from_scratch": False, "submission": "0123", **changes})
+
+
+@pytest.fixture
+def layout(ledger, default_config):
+    """One run that was submitted as job 17."""
+    ledger.prepare()
+    made = Layout(ledger, "1x1")
+    made.queue.add(ticket(default_config))
+    made.open_submission("0123")
+    made.record_job("0123", "17")
+    return made
+
+
+def listed(**changes) -> Queued:
+    known = {"job": "17", "index": 0, "state": "PD", "reason": "BeginTime", "comment": ""}
+    return Queued(**known | changes)
 
 
 def test_a_ticket_of_another_version_is_refused_in_words(default_config):
@@ -32,47 +47,26 @@ def test_a_ticket_of_another_version_is_refused_in_words(default_config):
         _ = ticket(default_config, run_id="0123456789ab").spec
 
 
-def test_a_ticket_for_any_job_has_one_as_long_as_one_of_the_array_is_in_the_queue(
-    default_config, results
-):
-    results.mkdir()
-    tickets = Tickets(Ledger(results))
-    tickets.open_submission("0123")
-    tickets.record_job("0123", "17")
-    of_any, of_second = ticket(default_config, index=None), ticket(default_config, index=1)
-    queued = {"state": "R", "reason": "", "comment": "sweeper 0123"}
-    running = Jobs([Queued(job="17", index=0, **queued)], tickets)
+def test_jobs_are_known_by_their_number_or_by_their_comment(layout):
+    layout.open_submission("4567")  # by a process that is about to record the number
 
-    assert running.has(of_any)
-    assert not running.has(of_second)
-    assert not Jobs([], tickets).has(of_any)
-
-
-def test_what_is_no_ticket_is_left_alone_and_a_cut_ticket_refused(default_config, results):
-    tickets = Tickets(Ledger(results))
-    made = ticket(default_config)
-    tickets.claim(made, instead_of=None)
-    for name in ("notes", "abc-x.json", "abc-.json"):
-        (results / "slurm/queued" / name).touch()
-
-    assert tickets.latest_numbers() == {made.run_id: 1}
-    path = results / f"slurm/queued/{made.run_id}-001.json"
-    path.write_text(path.read_text()[:40])
-    with pytest.raises(ValueError, match=r"must be a ticket of this version of sweeper; .* Remove"):
-        tickets.find(made.run_id)
+    assert layout.is_being_submitted
+    assert layout.alive([listed(), listed(job="18")]) == [listed()]
+    by_comment = listed(job="18", comment="sweeper 4567")
+    assert layout.alive([by_comment]) == [by_comment]
+    layout.record_job("4567", "18")
+    assert not layout.is_being_submitted
 
 
 def test_the_status_command_shows_the_others_beside_a_ticket_that_cannot_be_read(
-    default_config, results, capsys, monkeypatch
+    layout, default_config, ledger, capsys, monkeypatch
 ):
     monkeypatch.setenv("PATH", "/nonexistent")  # no squeue
-    tickets = Tickets(Ledger(results))
-    tickets.claim(ticket(default_config), instead_of=None)
-    tickets.claim(ticket(default_config | {"seed": 1}), instead_of=None)
-    path = min((results / "slurm/queued").iterdir())
+    layout.queue.add(ticket(default_config | {"seed": 1}))
+    path = min(ledger.results.glob("slurm/1x1/queued/*/*.json"))
     path.write_text("cut o")
 
-    assert status.main([str(results)]) == 0
+    assert status.main([str(ledger.results)]) == 0
 
     said = capsys.readouterr().out
     assert f"1 outdated: {path} must be a ticket of this version of sweeper; it cannot be" in said
@@ -81,21 +75,17 @@ def test_the_status_command_shows_the_others_beside_a_ticket_that_cannot_be_read
 
 
 @pytest.mark.parametrize("was_cut_off", [False, True])
+@pytest.mark.usefixtures("layout")
 def test_a_run_whose_job_was_put_back_into_the_queue_is_shown_once_as_queued(
     default_config, ledger, capsys, monkeypatch, was_cut_off
 ):
     """After a preemption, which has its row, and after the loss of a node, which has none."""
-    tickets = Tickets(ledger)
-    tickets.claim(ticket(default_config), instead_of=None)
-    tickets.open_submission("0123")
-    tickets.record_job("0123", "17")
     attempt = Attempt.begin(run_spec(default_config), ledger, 1)
     if was_cut_off:
         (attempt.folder / LEASE).write_text(json.dumps(asdict(replace(this_process(), born="0"))))
     else:
         attempt.end(End(outcome=Outcome.PREEMPTED, reason="SLURM took its nodes away"), ledger)
-    job = Queued(job="17", index=0, state="PD", reason="BeginTime", comment="sweeper 0123")
-    monkeypatch.setattr(commands, "query_queue", lambda users: [job])
+    monkeypatch.setattr(commands, "query_queue", lambda users: [listed()])
 
     found = status.overview(ledger)
     assert status.main([str(ledger.results)]) == 0
@@ -115,18 +105,16 @@ def test_a_run_whose_job_was_put_back_into_the_queue_is_shown_once_as_queued(
 @pytest.mark.parametrize(
     ("outcome", "is_shown"), [("finished", False), ("failed", False), ("preempted", True)]
 )
+@pytest.mark.usefixtures("layout")
 def test_a_run_that_ended_elsewhere_does_not_wait_for_the_job_that_left(
     default_config, ledger, monkeypatch, outcome, is_shown
 ):
     """A command on this machine had it when its job started."""
-    Tickets(ledger).claim(ticket(default_config), instead_of=None)
     attempt = Attempt.begin(run_spec(default_config), ledger, 1)
     attempt.end(End(outcome=Outcome(outcome), reason=""), ledger)
     monkeypatch.setattr(commands, "query_queue", lambda users: [])
 
-    assert [line["state"] for line in list_waiting_runs(ledger, Tickets(ledger))] == [
-        "gone"
-    ] * is_shown
+    assert [line["state"] for line in list_waiting_runs(ledger)] == ["gone"] * is_shown
 
 
 def test_a_run_that_never_began_has_no_log_to_be_looked_at(default_config, ledger, capsys):
@@ -142,16 +130,13 @@ def test_a_run_that_never_began_has_no_log_to_be_looked_at(default_config, ledge
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
-def test_jobs_of_another_user_of_the_folder_are_asked_for_too(default_config, ledger, monkeypatch):
-    tickets = Tickets(ledger)
-    tickets.claim(ticket(default_config), instead_of=None)
-    (path,) = (ledger.results / "slurm/queued").iterdir()
-    os.chown(path, 65534, -1)
+def test_jobs_of_another_user_of_the_folder_are_asked_for_too(layout, ledger, monkeypatch):
+    os.chown(layout.folder, 65534, -1)
     asked = []
     monkeypatch.setattr(commands, "run_program", lambda *words: asked.extend(words) or "")
 
-    (line,) = list_waiting_runs(ledger, Tickets(ledger))
+    (line,) = list_waiting_runs(ledger)
 
     assert "--user=0,65534" in asked
     assert line["state"] == "gone"
-    assert line["why"].endswith(f"(output in {ledger.results}/slurm/0123); repeat the sweep")
+    assert line["why"].endswith(f"(output in {ledger.results}/slurm/1x1); repeat the sweep")
