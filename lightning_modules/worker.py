@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightning_modules.process.device import keep_freed_memory
+from lightning_modules.process.device import is_out_of_memory, keep_freed_memory
 from lightning_modules.process.energy_meter import record_energy
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
@@ -193,10 +193,7 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
     reason = "".join(traceback.format_exception_only(error)[-_REASON_LINES:]).strip()
     if "Original Traceback" in reason:  # a data worker's, whose error follows the frames
         reason = re.split(r"^ .*\n", reason, flags=re.MULTILINE)[-1]
-    # on a CPU torch only says so in the message
-    is_cpu_out = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    is_out_of_memory = is_cpu_out or isinstance(error, torch.OutOfMemoryError | MemoryError)
-    outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory else Outcome.FAILED
+    outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
     try:
         if METRIC_NOT_LOGGED in reason:  # a wrong command: retried, however far the run came
             (folder / FIRST_STEP).unlink(missing_ok=True)

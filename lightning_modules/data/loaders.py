@@ -2,14 +2,21 @@
 
 import fcntl
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 
-from lightning_modules.data.batches import MicroBatches, ValBatches, Windows, val_bounds
+from lightning_modules.data.batches import (
+    VAL_BATCH,
+    MicroBatches,
+    ValBatches,
+    Windows,
+    val_bounds,
+)
 from lightning_modules.data.counted_loaders import (
     CountedBatches,
     CountedValidation,
@@ -27,12 +34,14 @@ def run_loaders(
     *,
     in_whole_micro_batches: bool,
     windows: Windows | None = None,
+    plain: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The data arguments of `Trainer.fit`, by name.
 
     Args:
         data: what to train on and evaluate: a user's DataModule, or a data set of ours.
         plan: the run's batch plan.
+        plain: attributes of the DataModule as they are with its own batch size.
         in_whole_micro_batches: as in `val_bounds`.
         windows: as in `MicroBatches`, for a user's data.
 
@@ -40,11 +49,14 @@ def run_loaders(
         ValueError: if the data has another number of examples than the plan.
     """
     if isinstance(data, pl.LightningDataModule):
-        return {"datamodule": use_run_loaders(data, plan, windows=windows)}
+        return {"datamodule": use_run_loaders(data, plan, windows=windows, plain=plain)}
     _check_num_examples(data.num_train_examples, plan)
+    split = plan.split(0)
+    if plan.has_own_module:  # the metric may depend on the batches
+        split, in_whole_micro_batches = replace(split, micro_batch=VAL_BATCH), True
     bounds = val_bounds(
         data.num_val_examples,
-        split=plan.split(0),
+        split=split,
         rank=plan.rank,
         in_whole_micro_batches=in_whole_micro_batches,
     )
@@ -56,9 +68,17 @@ def run_loaders(
 
 
 def use_run_loaders(
-    data: pl.LightningDataModule, plan: RankPlan, *, windows: Windows | None = None
+    data: pl.LightningDataModule,
+    plan: RankPlan,
+    *,
+    windows: Windows | None = None,
+    plain: Mapping[str, Any] | None = None,
 ) -> pl.LightningDataModule:
-    """Have a user's DataModule make the run's loaders; its other hooks stay."""
+    """Have a user's DataModule make the run's loaders; its other hooks stay.
+
+    Its validation loaders are made with the batch size of its own, so that what it validates in
+    batches does not depend on the run's.
+    """
     added = run_class(data)
 
     def prepare_data(own: Callable[[], None]) -> None:
@@ -84,7 +104,8 @@ def use_run_loaders(
         return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
 
     def val_dataloader(own: Callable[[], Any]) -> Any:
-        loaders = own()
+        with _with_attributes(data, plain or {}):
+            loaders = own()
         if isinstance(loaders, dict):
             return {name: _build_val_loader(loader, plan) for name, loader in loaders.items()}
         if isinstance(loaders, list | tuple):
@@ -96,6 +117,19 @@ def use_run_loaders(
     added.wrap("train_dataloader", train_dataloader)
     added.wrap("val_dataloader", val_dataloader)
     return data
+
+
+@contextmanager
+def _with_attributes(data: pl.LightningDataModule, values: Mapping[str, Any]) -> Generator[None]:
+    """Give attributes other values within the block, unless something has replaced theirs."""
+    before = {name: vars(data)[name] for name in values if name in vars(data)}
+    vars(data).update({name: values[name] for name in before})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if vars(data)[name] is values[name]:
+                vars(data)[name] = value
 
 
 @contextmanager
@@ -121,17 +155,9 @@ def _lock_runs(data: pl.LightningDataModule, kind: int) -> Generator[None]:
 
 
 def _build_val_loader(own: Any, plan: RankPlan) -> Any:
-    split = plan.split(0)
-    ranks = split.world_size
     if is_iterable(own):
         return CountedValidation(own, plan)
-    return ValLoader(
-        own,
-        seed=plan.seed,
-        rank=plan.rank,
-        world_size=ranks,
-        micro_batch=split.micro_batch,
-    )
+    return ValLoader(own, seed=plan.seed, rank=plan.rank, world_size=plan.split(0).world_size)
 
 
 def _check_num_examples(num: int, plan: RankPlan) -> None:

@@ -14,7 +14,7 @@ from torch.optim import SGD
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_modules.data.batch_counts import item_count
-from lightning_modules.data.batches import Data
+from lightning_modules.data.batches import VAL_BATCH, Data
 from lightning_modules.data.counted_loaders import count_data, is_iterable, most_ranks
 from lightning_modules.data.own_loaders import OwnExamples, Pass
 from lightning_modules.data.randomness import seed_everything
@@ -25,7 +25,11 @@ from lightning_modules.modules.item_findings import (
     check_passes,
     fingerprint_items,
 )
-from lightning_modules.modules.own_components import check_sizes, instantiate_component
+from lightning_modules.modules.own_components import (
+    check_sizes,
+    instantiate_component,
+    own_batch_size,
+)
 from lightning_modules.modules.trial_findings import EXAMPLES, check_seeds, findings
 from lightning_modules.process.output import quieten
 from lightning_modules.run_class import call_once_layers_exist, run_class
@@ -121,9 +125,10 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
             the user's in our classifier `model` and what else makes it.
 
     Returns:
-        `num_train_examples`; for data without indices `is_iterable` and `most_ranks`; for a
-        user's module or model also `has_batchnorm`, `is_automatic` (whether Lightning steps the
-        optimizer) and `found` (what `findings` returned).
+        `num_train_examples`; for data without indices `is_iterable` and `most_ranks`;
+        for a user's module or model also `has_batchnorm`, `is_automatic` (whether Lightning steps
+        the optimizer), `found` (what `findings` returned) and, if the data have no size of their
+        own, `val_batch`, the examples of a validation batch.
 
     Raises:
         ValueError: if the examples have no order that could be the run's, or the items of a batch
@@ -154,6 +159,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     model = config.get("model")
     if has_classifier and (model is None or is_ours(model["_target_"])):
         return found
+    found |= _own_validation(config["data"], data)
 
     latest: list[pl.LightningModule] = []
 
@@ -197,6 +203,13 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         "is_automatic": module.automatic_optimization,
         "found": {**found_out, **check_seeds(seeds, config["seed"], settings)},
     }
+
+
+def _own_validation(described: Mapping[str, Any], data: Any) -> dict[str, int]:
+    """The examples of a validation batch, if data have no size of their own for it."""
+    is_users = isinstance(data, pl.LightningDataModule)
+    has_own = is_users and own_batch_size(described["_target_"])
+    return {} if has_own else {"val_batch": VAL_BATCH}
 
 
 def _build_trained(config: Mapping[str, Any], data: Any) -> pl.LightningModule:

@@ -50,6 +50,7 @@ class _DataFacts(BaseModel, extra="allow"):
     num_train_examples: Count
     is_iterable: bool = False
     most_ranks: Count = 1
+    val_batch: Count = 1
 
 
 class _Finding(BaseModel, extra="allow"):
@@ -210,6 +211,8 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
         ranks, name = config["devices"] * config["num_nodes"], f"data._target_={data['_target_']}"
         check_division(ranks, facts.get("most_ranks", 1), name)
         config["data_order"] = "counted"
+    if "val_batch" in facts:
+        config["val_batch"] = facts["val_batch"]
     if not has_own_code(config["module"], config.get("model")):
         return config
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:

@@ -17,6 +17,7 @@ from sweeper.console.planned_runs import (
     describe_guarantees,
     describe_rates,
     describe_settings,
+    describe_validation,
 )
 from sweeper.launch.ask_process import _answer
 from sweeper.spec.run_spec import run_spec
@@ -145,6 +146,17 @@ def test_what_was_remembered_and_is_damaged_is_looked_at_again(fill, tmp_path, c
 
     assert config["data"]["num_train_examples"] == 96
     assert len(fill.measured) == 2
+
+
+def test_validation_batches_of_a_size_of_ours_are_said(fill):
+    own, ours = (
+        run_spec(fill(*WORDS, *METRIC, f"+data.n={n}", **facts)[0])
+        for n, facts in enumerate([{}, {"val_batch": 64}])
+    )
+
+    assert describe_validation(own) == ""
+    assert describe_validation(ours).startswith("Validation takes 64 examples at once, at every")
+    assert describe_validation(ours).endswith("DataModule has no batch_size of its own.")
 
 
 def test_a_stated_number_of_examples_stays(fill):
