@@ -301,7 +301,7 @@ HYDRA_TEXTS = (
 ALLOCATOR_TEXT = Reach(
     library="torch",
     name="DefaultCPUAllocator",
-    used_in="lightning_modules/worker.py",
+    used_in="lightning_modules/process/device.py",
     why="out of memory on a CPU is a RuntimeError with this text",
 )
 

@@ -28,7 +28,7 @@ class Still(L.LightningModule):
     def __init__(self):
         super().__init__()
         self.table, self.head = nn.Embedding(9, 4), nn.Linear(4, 9)
-        self.hits = torchmetrics.MeanMetric()
+        self.hits = torchmetrics.SumMetric()
 
     def losses(self, batch):
         """The loss of each token that is no padding."""
@@ -45,8 +45,9 @@ class Still(L.LightningModule):
         losses = self.losses(batch)
         self.log("val/loss", losses.mean())
         self.log("val/largest", losses.mean(), reduce_fx="max")
+        self.log("val/total", losses.mean(), reduce_fx="sum")
         self.log("val/drawn", torch.rand(()))
-        self.hits((losses > 2).double())
+        self.hits((losses > 2).sum())
         self.log("val/hits", self.hits)
 
     def configure_optimizers(self):

@@ -14,8 +14,8 @@ from lightning_modules.callbacks.steps import (
     end_evaluation,
     ends_step,
     is_in_epoch,
+    list_loaders,
     val_loader,
-    val_loaders,
 )
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batch_counts import count_examples
@@ -168,7 +168,9 @@ class Evaluation(Callback):
     ) -> None:
         """ValueError if memory does not suffice for validation: no other layout would help."""
         if trainer.validating and is_out_of_memory(exception):
-            sizes = [getattr(loader, "batch_size", 1) for loader in val_loaders(trainer)]
+            sizes = [
+                getattr(loader, "batch_size", 1) for loader in list_loaders(trainer.val_dataloaders)
+            ]
             msg = (
                 "the batches of val_dataloader must fit in memory, as they are the same on every "
                 f"layout; got up to {max(sizes):,} examples: {exception}. Give it a smaller "

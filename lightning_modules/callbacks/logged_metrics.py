@@ -1,7 +1,7 @@
 """What a module logs: over all examples of an epoch, on all ranks, also of a resumed epoch."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from sweeper.upstream.lightnings import (
     result_names,
     set_computed,
 )
+from sweeper.upstream.torchs import metric_state, set_metric_state
 
 _JOINED: Any = {"mean": np.add, "sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -114,7 +115,7 @@ class LoggedValues(AroundEvaluation):
         self._examples = sizes[batch_idx] if sizes else None
         if self._examples == 0:
             metrics = [layer for layer in pl_module.modules() if isinstance(layer, Metric)]
-            self._uncounted = [(metric, _copy_state(metric)) for metric in metrics]
+            self._uncounted = [(m, deepcopy(metric_state(m))) for m in metrics]
 
     def on_validation_batch_end(
         self,
@@ -127,7 +128,7 @@ class LoggedValues(AroundEvaluation):
     ) -> None:
         """Have metrics forget a batch that does not count."""
         for metric, state in self._uncounted:
-            vars(metric).update(state)
+            set_metric_state(metric, state)
         self._uncounted = []
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -231,15 +232,6 @@ class LoggedValues(AroundEvaluation):
             self._behind = own_state(
                 ranks, lambda states, share: _join_all(states if share else [])
             )
-
-
-def _copy_state(metric: Metric) -> dict[str, Any]:
-    """A metric's attributes; the values among them, which updates change, as copies."""
-    return {
-        name: value.clone() if isinstance(value, Tensor) else copy(value)
-        for name, value in vars(metric).items()
-        if isinstance(value, Tensor | list | int)
-    }
 
 
 def _acts_at_ends(hooked: LightningModule | Callback) -> bool:

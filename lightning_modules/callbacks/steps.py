@@ -74,17 +74,16 @@ def ends_step(trainer: Trainer, batch_idx: int) -> bool:
     return is_whole or trainer.is_last_batch
 
 
-def val_loaders(trainer: Trainer) -> list[Any]:
-    """The loaders of the validation."""
-    loaders: Any = trainer.val_dataloaders
+def list_loaders(loaders: Any) -> list[Any]:
+    """Loaders that are given by name, in a list or singly."""
     if isinstance(loaders, Mapping):
         return list(loaders.values())
     return list(loaders) if isinstance(loaders, list | tuple) else [loaders]
 
 
 def val_loader(trainer: Trainer, dataloader_idx: int) -> Any:
-    """One of them."""
-    return val_loaders(trainer)[dataloader_idx]
+    """A loader of the validation."""
+    return list_loaders(trainer.val_dataloaders)[dataloader_idx]
 
 
 def current_lrs(trainer: Trainer) -> list[float]:

@@ -84,6 +84,12 @@ class ValBatches:
         self._bounds, self.sizes = own or [(0, 1)], [stop - start for start, stop in own] or [0]
         self.numbers = [start for start, _ in self._bounds]
 
+    def shorten(self, batches: int, examples: int) -> None:
+        """Keep only the first batches, and the first examples of each."""
+        kept = self._bounds[:batches]
+        self._bounds = [(start, min(stop, start + examples)) for start, stop in kept]
+        self.sizes = [min(size, examples) for size in self.sizes[:batches]]
+
     def __len__(self) -> int:
         return len(self._bounds)
 

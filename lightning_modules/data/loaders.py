@@ -4,7 +4,6 @@ import fcntl
 import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from lightning_modules.data.own_loaders import OwnExamples, ValLoader
 from lightning_modules.data.randomness import seed_everything
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
+from sweeper.upstream.lightnings import with_attributes
 
 
 def run_loaders(
@@ -51,15 +51,13 @@ def run_loaders(
     if isinstance(data, pl.LightningDataModule):
         return {"datamodule": use_run_loaders(data, plan, windows=windows, plain=plain)}
     _check_num_examples(data.num_train_examples, plan)
-    split = plan.split(0)
-    if plan.has_own_module:  # the metric may depend on the batches
-        split, in_whole_micro_batches = replace(split, micro_batch=VAL_BATCH), True
-    bounds = val_bounds(
-        data.num_val_examples,
-        split=split,
-        rank=plan.rank,
-        in_whole_micro_batches=in_whole_micro_batches,
-    )
+    num, split = data.num_val_examples, plan.split(0)
+    if plan.has_own_code:  # the metric may depend on what is evaluated together
+        starts = range(plan.rank * VAL_BATCH, num, split.world_size * VAL_BATCH)
+        bounds = [(start, min(start + VAL_BATCH, num)) for start in starts]
+    else:
+        whole = in_whole_micro_batches
+        bounds = val_bounds(num, split=split, rank=plan.rank, in_whole_micro_batches=whole)
     # No DataModule: Lightning would look for its hooks at each micro-batch.
     return {
         "train_dataloaders": MicroBatches(data, plan, seed=plan.seed),
@@ -104,7 +102,7 @@ def use_run_loaders(
         return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
 
     def val_dataloader(own: Callable[[], Any]) -> Any:
-        with _with_attributes(data, plain or {}):
+        with with_attributes(data, plain or {}):
             loaders = own()
         if isinstance(loaders, dict):
             return {name: _build_val_loader(loader, plan) for name, loader in loaders.items()}
@@ -117,19 +115,6 @@ def use_run_loaders(
     added.wrap("train_dataloader", train_dataloader)
     added.wrap("val_dataloader", val_dataloader)
     return data
-
-
-@contextmanager
-def _with_attributes(data: pl.LightningDataModule, values: Mapping[str, Any]) -> Generator[None]:
-    """Give attributes other values within the block, unless something has replaced theirs."""
-    before = {name: vars(data)[name] for name in values if name in vars(data)}
-    vars(data).update({name: values[name] for name in before})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if vars(data)[name] is values[name]:
-                vars(data)[name] = value
 
 
 @contextmanager

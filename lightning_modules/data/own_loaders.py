@@ -172,10 +172,10 @@ class ValLoader:
         else:
             ends = np.arange(batches.batch_size, num + batches.batch_size, batches.batch_size)
         parts = np.split(np.arange(num), ends[:-1])
-        dealt = [part.tolist() for part in np.array_split(np.arange(len(parts)), world_size)]
-        spare = [0] * (len(dealt[0]) - len(dealt[rank]))
-        self.numbers = [*dealt[rank], *spare]
-        self.sizes = [*(len(parts[number]) for number in dealt[rank]), *spare]
+        dealt = list(range(rank, len(parts), world_size))
+        spare = [0] * (-(-len(parts) // world_size) - len(dealt))
+        self.numbers, self._world_size = [*dealt, *spare], world_size
+        self.sizes = [*(len(parts[number]) for number in dealt), *spare]
         self._requests = Requests()
         examples = Pass(VALIDATION, keys)
         self._batches = [[examples.request(int(i)) for i in parts[n]] for n in self.numbers]
@@ -188,6 +188,12 @@ class ValLoader:
     def batch_size(self) -> int:
         """Examples of the largest batch, for a user's module [examples]."""
         return max(map(len, self._batches))
+
+    def shorten(self, batches: int, examples: int) -> None:
+        """Keep only the first batches of all ranks, and the first examples of each."""
+        batches = max(1, batches // self._world_size)
+        self.sizes = [min(size, examples) for size in self.sizes[:batches]]
+        self._batches = [batch[:examples] for batch in self._batches[:batches]]
 
     def __iter__(self) -> Iterator[Any]:
         self._requests.pending = iter(self._batches)

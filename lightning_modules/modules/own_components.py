@@ -127,11 +127,11 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
 
 
 def own_batch_size(target: str) -> int:
-    """The default of a target's `batch_size`; 0 if that is no size, -1 if it takes none."""
+    """The default of a target's argument for it; 0 if that is no size, -1 if it takes none."""
     parameters = inspect.signature(import_callable(target, "_target_")).parameters
-    if "batch_size" not in parameters:
+    if (given := parameters.get("batch_size")) is None:
         return -1
-    default = parameters["batch_size"].default
+    default = given.default
     return default if isinstance(default, int) and default > 0 else 0
 
 

@@ -69,7 +69,7 @@ def describe_validation(spec: RunSpec) -> str:
         return ""
     return (
         f"Validation takes {spec.facts.val_batch} examples at once, at every batch and on every "
-        f"layout, as {spec.config.data.name} has no batch_size of its own."
+        f"layout, as {spec.config.data.name} says no number of its own."
     )
 
 

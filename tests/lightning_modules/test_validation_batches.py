@@ -40,7 +40,7 @@ def test_the_metric_of_the_same_weights_is_the_same_at_every_batch_and_layout(
     ]
 
     first, *others = map(last, records)
-    assert {"val/loss", "val/largest", "val/drawn", "val/hits"} <= {*first}
+    assert {"val/loss", "val/largest", "val/total", "val/drawn", "val/hits"} <= {*first}
     for other in others:
         assert other == pytest.approx(first, rel=1e-9)
 
@@ -57,9 +57,9 @@ def test_it_is_that_of_a_plain_trainer(run_words, module, data, tmp_path):
         project, datamodule=getattr(validated_strangers, data)(), verbose=False
     )
 
-    named = ("val/loss", "val/largest", "val/hits")
+    named = ("val/loss", "val/largest", "val/total", "val/hits")
     if data == "Molecules":  # a plain Trainer takes the nodes of a batch for its examples
-        named = ("val/largest", "val/hits")
+        named = ("val/largest", "val/total", "val/hits")
     assert {name: ours[name] for name in named} == pytest.approx(
         {name: plain[name] for name in named}, rel=1e-9
     )
