@@ -241,15 +241,20 @@ def _train_first(trial: Trial, places: Iterator[Path]) -> tuple[Arm, Trial]:
 def _train_rank(trial: Trial, folder: Path, rank: int) -> Arm:
     """The arm of one of two ranks."""
     quieten()
-    number = str(rank)
-    os.environ.update(LOCAL_RANK=number, NODE_RANK="0", RANK=number, WORLD_SIZE=str(_RANKS))
-    store = dist.FileStore(str(folder / "rendezvous"), _RANKS)
-    longest = timedelta(seconds=_LONGEST_S)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=_RANKS, timeout=longest)
+    _join_ranks(folder, rank, _RANKS)
     arm = trial.train(folder / "arm", parts=PARTS, ranks=_RANKS, rank=rank)
     for step in arm.steps:
         step.batches.clear()
     return arm
+
+
+def _join_ranks(folder: Path, rank: int, ranks: int) -> None:
+    """Meet the other ranks in a folder."""
+    number = str(rank)
+    os.environ.update(LOCAL_RANK=number, NODE_RANK="0", RANK=number, WORLD_SIZE=str(ranks))
+    store = dist.FileStore(str(folder / "rendezvous"), ranks)
+    longest = timedelta(seconds=_LONGEST_S)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=longest)
 
 
 def _in_forks(*jobs: Callable[[], Any]) -> list[Any]:

@@ -147,6 +147,13 @@ def test_what_no_run_could_be_resumed_with_is_found_out_and_refused_before_it_st
     assert "trusted_classes" not in scientific_part(fill_config(config, found))
 
 
+def test_layers_and_metrics_of_torch_need_no_word(run_words):
+    for _ in range(2):
+        record = run_words(*words_of("PlainModule"), name="plain", one_step=True)
+
+    assert record["steps"] == 2
+
+
 def test_a_module_that_cannot_be_saved_is_found_out(find_facts):
     project = {
         "module": {"_target_": "odd_strangers.LambdaModule"},
