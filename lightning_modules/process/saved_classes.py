@@ -28,7 +28,10 @@ _PLAIN = ("lightning", "pytorch_lightning", "torch", "torchmetrics")
 #: Functions that metrics hold, which do nothing but arithmetic on what they are given.
 _OF_METRICS = {
     "torchmetrics.metric.jit_distributed_available",
-    *(f"torchmetrics.utilities.data.dim_zero_{how}" for how in ("cat", "max", "mean", "min", "sum")),
+    *(
+        f"torchmetrics.utilities.data.dim_zero_{how}"
+        for how in ("cat", "max", "mean", "min", "sum")
+    ),
 }
 
 

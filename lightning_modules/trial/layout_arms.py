@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from lightning_modules.callbacks.steps import ends_step, list_loaders
 from lightning_modules.data.randomness import generator_states, keep_generators, seed_draws
@@ -39,7 +38,7 @@ from sweeper.upstream.lightnings import (
     has_epoch_values,
     move_second_epoch,
 )
-from sweeper.upstream.torchs import converts_numbers, pretend_ranks, record_seeds
+from sweeper.upstream.torchs import TorchDispatchMode, converts_numbers, pretend_ranks, record_seeds
 
 PARTS = 4  # micro-batches of a step, where it is split
 EPOCHS = 30  # that a project sees [epochs]
@@ -48,7 +47,6 @@ KEPT = "epochs-1.ckpt"
 _MICRO_BATCH = 2  # of a step that is split [examples]
 _SPAN = 4  # of BatchNorm, and the micro-batch of modules that have it [examples]
 _RATE = 128  # the module's own learning rates are divided by it: what differs is not to grow
-_REFERENCE = 256  # the batch by which the steps before the second epoch are counted [examples]
 _MOST_FLOPS = 4e11  # of all arms: fewer steps are compared of modules that need more
 _PASSES = 3 * 9  # of a whole batch per step, in all arms; a forward and a backward pass are three
 _VALIDATED = (2, 4)  # batches, and examples of each
@@ -252,13 +250,12 @@ class Trial:
         plan, own = RankPlan(spec, rank=rank), folder / f"rank-{rank}"
         own.mkdir(parents=True)
         observer = _Observer(self, plan, begins_only=begins_only, is_first=is_first)
-        late = LATE * max(1, self.config.data.num_train_examples // _REFERENCE)
         context = RankContext(
             rank=rank,
             folder=own,
             checkpoint=folder / CHECKPOINT,
             on_epoch=lambda rows: None,
-            fit=partial(observer.attach, steps_before=late),
+            fit=observer.attach,
         )
         arm, arm.folder = observer.arm, folder
         try:
@@ -292,14 +289,12 @@ class _Observer(Callback):
         trainer: pl.Trainer,
         module: pl.LightningModule,
         loaders: dict[str, Any],
-        *,
-        steps_before: int,
     ) -> None:
         """Take part in a fit that is about to begin."""
         callbacks: list[Callback] = getattr(trainer, "callbacks")  # noqa: B009  untyped
         callbacks.append(self)
         trainer.limit_val_batches = _VALIDATED[0]
-        move_second_epoch(trainer, to=LATE, steps=steps_before)
+        move_second_epoch(trainer, to=LATE)
         call_after_micro_batch(trainer, lambda: self._end_micro_batch(trainer, module))
         run_class(module).wrap("training_step", self._count_flops)
 
@@ -327,9 +322,9 @@ class _Observer(Callback):
         if self._has_counted:
             return own(*args, **kwargs)
         self._has_counted = True
-        with FlopCounterMode(display=False) as counter:
+        with _Flops() as counter:
             returned = own(*args, **kwargs)
-        per_step = _PASSES * max(1, counter.get_total_flops())
+        per_step = _PASSES * max(1, counter.total)
         if (steps := max(1, int(_MOST_FLOPS / per_step))) < self._trial.steps:
             raise Retry(replace(self._trial, most_steps=steps))
         return returned
@@ -431,6 +426,20 @@ class _Observer(Callback):
             found = [_step_schedulers(trainer, pl_module, *layout) for layout in _LAYOUTS]
             self.arm.rates, (self.arm.settings, *_) = map(list, zip(*found, strict=True))
             self.arm.followed = next(filter(seen.__contains__, _monitors(pl_module)), "")
+
+
+class _Flops(TorchDispatchMode):
+    """Counts arithmetic by torch's formulas; `FlopCounterMode` breaks gradients within a step."""
+
+    total = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        returned = func(*args, **(kwargs or {}))
+        if formula := flop_registry.get(func.overloadpacket):
+            self.total += int(formula(*args, **(kwargs or {}), out_val=returned))
+        return returned
 
 
 def _summary(tensor: Tensor) -> Summary:

@@ -70,12 +70,6 @@ def call_after_micro_batch(trainer: pl.Trainer, then: Callable[[], None]) -> Non
     loop.on_advance_end = on_advance_end
 
 
-def set_global_step(trainer: pl.Trainer, steps: int) -> None:
-    """Make `global_step` this number, which Lightning counts in its optimizer loop."""
-    loop: Any = trainer.fit_loop.epoch_loop.automatic_optimization
-    loop.optim_progress.optimizer.step.total.completed = steps
-
-
 def set_epoch_progress(checkpoint: Mapping[str, Any], taken: int) -> None:
     """Have a resumed fit begin after these micro-batches of its epoch.
 
@@ -88,9 +82,10 @@ def set_epoch_progress(checkpoint: Mapping[str, Any], taken: int) -> None:
     loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
 
 
-def move_second_epoch(trainer: pl.Trainer, *, to: int, steps: int) -> None:
-    """Have the epoch after the first be a later 0-based one, after so many optimizer steps.
+def move_second_epoch(trainer: pl.Trainer, *, to: int) -> None:
+    """Have the epoch after the first be a later 0-based one.
 
+    `global_step` goes on as it was: what acts where it changes would take a jump for a step.
     `trainer.fit_loop.on_advance_start` begins an epoch, and `epoch_progress` numbers it.
     """
     loop = trainer.fit_loop
@@ -100,7 +95,6 @@ def move_second_epoch(trainer: pl.Trainer, *, to: int, steps: int) -> None:
         if trainer.current_epoch == 1:
             now: Any = loop.epoch_progress.current
             now.ready = now.started = now.processed = now.completed = to
-            set_global_step(trainer, steps)
         own()
 
     loop.on_advance_start = on_advance_start

@@ -9,6 +9,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
+from lightning_modules.trial import layout_arms
 from lightning_modules.trial.examples import fingerprint, is_same_example
 from lightning_modules.trial.findings import judge_seeds
 from lightning_modules.trial.layout_arms import Arm
@@ -105,6 +106,18 @@ def test_the_parts_of_a_project_that_is_the_same_are_counted(found_of):
     assert facts["Line"]["found"]["same on every layout"]["settings"][0]["betas"] == [0.9, 0.999]
     assert same["settings"][0]["weight_decay"] == 0.2
     assert same["settings"][0]["betas"] is None  # which OneCycle writes
+
+
+def test_of_a_module_with_much_arithmetic_fewer_steps_are_compared(find_facts, monkeypatch):
+    project = {
+        key: {"_target_": f"guaranteed_strangers.{kind}"}
+        for key, kind in (("module", "Line"), ("data", "Data"))
+    }
+    monkeypatch.setattr(layout_arms, "_MOST_FLOPS", 1.0)
+
+    found = find_facts(project)["found"]["same on every layout"]
+
+    assert (found["holds"], found["over"]) == (True, "8 micro-batches")
 
 
 def test_items_of_a_loss_weigh_its_parts(found_of):
