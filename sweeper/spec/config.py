@@ -387,7 +387,7 @@ class Incidental(Settings):
         ]
         | None
     ) = None
-    trial: Switch = True  # what follows from false is in `loss_span`
+    trial: Switch | None = None  # what follows from false is in `loss_span`
     checkpoint_every: Saving | None = None
     wait_for_gpu: Switch = False
     keep_checkpoint: Annotated[
