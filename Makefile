@@ -14,7 +14,7 @@ SLOW_TEST_PROCESSES ?= 5
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-all docs models projects soak gpu check format clean
+.PHONY: help demo test test-slow test-all acceptance docs models projects soak gpu check format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 12
@@ -27,10 +27,13 @@ demo: .venv/.installed ## from nothing to figures: an 8-run sweep of the embedde
 	@echo "To go on: source .venv/bin/activate, then sweeper --help, or docs/demo.md."
 
 test: .venv/.installed-dev ## every test that needs no minutes
-	$(PYTEST) -n $(TEST_PROCESSES) -m "not slow"
+	$(PYTEST) -n $(TEST_PROCESSES) -m "not slow and not acceptance"
 
 test-slow: .venv/.installed-dev ## the others: end to end, SLURM, soak, coverage of intervals
 	$(PYTEST) -n $(SLOW_TEST_PROCESSES) -m slow
+
+acceptance: .venv/.installed-dev ## every habit of users on all layouts, of which make test tries a sixth
+	$(PYTEST) -n 1 -m acceptance
 
 test-all: test test-slow ## all tests
 

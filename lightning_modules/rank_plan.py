@@ -25,6 +25,7 @@ class RankPlan:
         self.num_train_examples = spec.config.data.num_train_examples
         self.branch = spec.config.branch
         self.has_own_module = spec.config.has_own_module
+        self.has_own_code = spec.config.has_own_code
 
     def split(self, epoch: int) -> BatchSplit:
         """How an optimizer step of a 0-based epoch is laid out; a branch's first, if before it."""

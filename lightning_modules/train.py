@@ -53,6 +53,7 @@ from lightning_modules.layers.sync_group import sync_group
 from lightning_modules.modules.classifier import Classifier, build_classifier
 from lightning_modules.modules.own_components import (
     instantiate_component,
+    plain_attributes,
     show_output_folder,
 )
 from lightning_modules.modules.own_logger import OwnLogger
@@ -108,6 +109,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     show_output_folder(context.folder / "files")
     seed_everything(spec.config.seed)
     data = build_data(spec.config.data, spec.config.module.target, spec.config.batch)
+    plain = plain_attributes(spec.config.data, data)
     plan, position = RankPlan(spec, rank=context.rank), StepPosition()
     module = _build_module(spec, data, plan, position)
     callbacks = _build_callbacks(spec, context, plan, position, module)
@@ -124,6 +126,7 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         plan,
         in_whole_micro_batches=bool(spec.config.reproducible),
         windows=callbacks.items.windows if callbacks.items else None,
+        plain=plain,
     )
     resumed = context.checkpoint if context.checkpoint.exists() else None
     if not resumed and (branch := spec.config.branch):

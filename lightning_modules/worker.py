@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from lightning_modules.process.device import keep_freed_memory
+from lightning_modules.process.device import is_out_of_memory, keep_freed_memory
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
@@ -195,10 +195,7 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
     reason = "".join(traceback.format_exception_only(error)[-_REASON_LINES:]).strip()
     if "Original Traceback" in reason:  # a data worker's, whose error follows the frames
         reason = re.split(r"^ .*\n", reason, flags=re.MULTILINE)[-1]
-    # on a CPU torch only says so in the message
-    is_cpu_out = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    is_out_of_memory = is_cpu_out or isinstance(error, torch.OutOfMemoryError | MemoryError)
-    outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory else Outcome.FAILED
+    outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
     if isinstance(error, OSError) and error.errno in _LASTS and str(folder.parent) in str(error):
         outcome = Outcome.PREEMPTED
     try:

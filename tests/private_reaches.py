@@ -224,12 +224,6 @@ ATTRIBUTES = (
         why="Lightning counts the step that a run was saved after again when it resumes",
     ),
     Reach(
-        library="Lightning",
-        name="pytorch_lightning.loops.optimization.automatic:_AutomaticOptimization.optim_progress",
-        used_in="sweeper/upstream/lightnings.py",
-        why="what depends on `global_step` must be the same in all trial steps",
-    ),
-    Reach(
         library="torch",
         name="torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook:PowerSGDState.error_dict",
         used_in="sweeper/upstream/torchs.py",
@@ -301,7 +295,7 @@ HYDRA_TEXTS = (
 ALLOCATOR_TEXT = Reach(
     library="torch",
     name="DefaultCPUAllocator",
-    used_in="lightning_modules/worker.py",
+    used_in="lightning_modules/process/device.py",
     why="out of memory on a CPU is a RuntimeError with this text",
 )
 

@@ -188,6 +188,14 @@ class MaskedModule(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
+class WeighedModule(MaskedModule):
+    """Four weights, one for each entry."""
+
+    def __init__(self, lr=0.01):
+        super().__init__(lr)
+        self.weight = nn.Parameter(torch.linspace(0.5, 1, 4))
+
+
 class DrawingModule(L.LightningModule):
     """Draws in each step, normalises by BatchNorm and counts its examples in a metric."""
 

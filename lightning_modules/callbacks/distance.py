@@ -41,7 +41,12 @@ class DistanceFromStart(AroundEvaluation):
         if trainer.is_global_zero:
             now = dict(pl_module.named_parameters())  # a module may have gained some
             squares = [
-                (now[name].to("cpu", torch.float64) - start).square().sum().item()
+                (now[name].to("cpu", _widest(start)) - start).abs().square().sum().item()
                 for name, start in self._start.items()
             ]
             self.columns = {"distance_from_start": math.sqrt(math.fsum(squares))}
+
+
+def _widest(weights: Tensor) -> torch.dtype:
+    """float64, or complex numbers of as many digits."""
+    return torch.promote_types(weights.dtype, torch.float64)

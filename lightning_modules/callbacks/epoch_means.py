@@ -14,9 +14,12 @@ from lightning_modules.callbacks.steps import (
     end_evaluation,
     ends_step,
     is_in_epoch,
+    list_loaders,
+    val_loader,
 )
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batch_counts import count_examples
+from lightning_modules.process.device import is_out_of_memory
 from lightning_modules.process.world import all_reduce, gather_states, num_ranks, own_state
 from sweeper.upstream.lightnings import (
     call_after_micro_batch,
@@ -160,6 +163,21 @@ class Evaluation(Callback):
         if self._average:
             self._average.swap(pl_module)
 
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """ValueError if memory does not suffice for validation: no other layout would help."""
+        if trainer.validating and is_out_of_memory(exception):
+            sizes = [
+                getattr(loader, "batch_size", 1) for loader in list_loaders(trainer.val_dataloaders)
+            ]
+            msg = (
+                "the batches of val_dataloader must fit in memory, as they are the same on every "
+                f"layout; got up to {max(sizes):,} examples: {exception}. Give it a smaller "
+                "batch_size, or your DataModule a smaller default, or use a larger device."
+            )
+            raise ValueError(msg) from exception
+
     def on_validation_batch_end(
         self,
         trainer: Trainer,
@@ -170,7 +188,8 @@ class Evaluation(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Add the micro-batch's sums, if the module returns them."""
-        is_own = getattr(trainer.val_dataloaders, "counts", True)
+        loader = val_loader(trainer, dataloader_idx)
+        is_own = loader.sizes[batch_idx] if hasattr(loader, "sizes") else True
         if is_own and isinstance(outputs, Mapping) and "sums" in outputs:
             self._sums.add(outputs["sums"], count_examples(batch))
 

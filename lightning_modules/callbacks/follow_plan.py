@@ -6,7 +6,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.callbacks.steps import ends_step
+from lightning_modules.callbacks.steps import ends_step, val_loader
 from lightning_modules.data.batch_counts import count_examples
 from lightning_modules.data.randomness import STEP_DRAWS, VALIDATION, seed_draws
 from lightning_modules.layers.keyed_dropout import check_draws, generator_state
@@ -87,6 +87,14 @@ class FollowPlan(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Seed by (seed, loader, batch, rank); the same after every epoch."""
-        if self._plan.has_own_module:
-            seed_draws(self._plan.seed, VALIDATION, dataloader_idx, batch_idx, self._plan.rank)
+        """Seed by (seed, loader, batch); the same after every epoch, and on every layout."""
+        if not self._plan.has_own_module:
+            return
+        loader = val_loader(trainer, dataloader_idx)
+        # Without a DataModule the module makes its loader itself.
+        key = (
+            (loader.numbers[batch_idx], 0)
+            if hasattr(loader, "numbers")
+            else (batch_idx, self._plan.rank)
+        )
+        seed_draws(self._plan.seed, VALIDATION, dataloader_idx, *key)

@@ -1,6 +1,7 @@
 """What a module logs: over all examples of an epoch, on all ranks, also of a resumed epoch."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric
 
-from lightning_modules.callbacks.steps import AroundEvaluation
+from lightning_modules.callbacks.steps import AroundEvaluation, val_loader
 from lightning_modules.process.world import gather_states, num_ranks, own_state
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
@@ -25,6 +26,7 @@ from sweeper.upstream.lightnings import (
     result_names,
     set_computed,
 )
+from sweeper.upstream.torchs import metric_state, set_metric_state
 
 _JOINED: Any = {"mean": np.add, "sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -56,6 +58,7 @@ class LoggedValues(AroundEvaluation):
         self._plan, self._metric, self._measured = plan, metric, measured
         self._trainer: Trainer | None = None
         self._examples: int | None = None  # of the current batch
+        self._uncounted: list[tuple[Metric, dict[str, Any]]] = []  # before a batch of that kind
         self._validated: dict[str, bool] = {}
         self._is_in_epoch = False
         self._merged: dict[str, Tensor] = {}
@@ -72,6 +75,8 @@ class LoggedValues(AroundEvaluation):
             if self._examples is not None:
                 settings.setdefault("batch_size", self._examples)
             if not isinstance(value, Metric):
+                if self._examples == 0:  # another rank's batch, evaluated for company
+                    return
                 by_step = trainer.training and settings.get("on_step") is not False
                 settings["sync_dist"] = settings.get("sync_dist", False) and by_step
             log(name, value, *args, **settings)
@@ -106,12 +111,25 @@ class LoggedValues(AroundEvaluation):
         dataloader_idx: int = 0,
     ) -> None:
         """A validation batch has as many examples as its loader says, if the loader says so."""
-        loaders: Any = trainer.val_dataloaders
-        if isinstance(loaders, Mapping):
-            loaders = list(loaders.values())
-        loader = loaders[dataloader_idx] if isinstance(loaders, Sequence) else loaders
-        sizes = getattr(loader, "sizes", None)
+        sizes = getattr(val_loader(trainer, dataloader_idx), "sizes", None)
         self._examples = sizes[batch_idx] if sizes else None
+        if self._examples == 0:
+            metrics = [layer for layer in pl_module.modules() if isinstance(layer, Metric)]
+            self._uncounted = [(m, deepcopy(metric_state(m))) for m in metrics]
+
+    def on_validation_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Have metrics forget a batch that does not count."""
+        for metric, state in self._uncounted:
+            set_metric_state(metric, state)
+        self._uncounted = []
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Merge what was logged in validation batches."""

@@ -1,6 +1,6 @@
 """Losses that are means over items, such as tokens or boxes: over all items of a whole step."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -66,6 +66,11 @@ class LossItems(Callback):
             for batch, count in zip(window, items, strict=True):
                 self._fetched = Share(count, mean)
                 yield batch
+
+    def shares(self, micro_batches: Sequence[Any]) -> list[Share]:
+        """Of micro-batches that are a batch together."""
+        items = [self._count(batch) for batch in micro_batches]
+        return [Share(count, sum(items) / len(items)) for count in items]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Weight the loss that `training_step` returns."""

@@ -1,6 +1,7 @@
 """What callbacks ask about the current step, and hooks before and after an evaluation."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule, Trainer
@@ -71,6 +72,18 @@ def ends_step(trainer: Trainer, batch_idx: int) -> bool:
     """Whether an optimizer step ended with this micro-batch; Lightning's rule."""
     is_whole = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
     return is_whole or trainer.is_last_batch
+
+
+def list_loaders(loaders: Any) -> list[Any]:
+    """Loaders that are given by name, in a list or singly."""
+    if isinstance(loaders, Mapping):
+        return list(loaders.values())
+    return list(loaders) if isinstance(loaders, list | tuple) else [loaders]
+
+
+def val_loader(trainer: Trainer, dataloader_idx: int) -> Any:
+    """A loader of the validation."""
+    return list_loaders(trainer.val_dataloaders)[dataloader_idx]
 
 
 def current_lrs(trainer: Trainer) -> list[float]:

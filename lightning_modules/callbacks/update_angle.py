@@ -45,9 +45,8 @@ class UpdateAngle(AroundEvaluation):
                 old.copy_(new)
             self._steps += 1
             self._sum = self._sum + angle
-            self._largest = torch.maximum(
-                angle, torch.as_tensor(self._largest, device=angle.device)
-            )
+            largest = torch.as_tensor(self._largest, dtype=angle.dtype, device=angle.device)
+            self._largest = torch.maximum(angle, largest)
 
     def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Describe the steps so far, and begin anew."""

@@ -20,6 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torchmetrics import Metric
 
 from lightning_modules.callbacks.extra_pass import call_without_logs
+from lightning_modules.callbacks.loss_items import LossItems
 from lightning_modules.train import RankContext, train
 from sweeper.spec.config import RunConfig
 from sweeper.spec.run_spec import run_spec
@@ -112,10 +113,14 @@ class _Loss(nn.Module):
         self.trainer, self.module = trainer, module
         metrics = [part for part in module.modules() if isinstance(part, Metric)]
         self.states = [(metric, metric_state(metric)) for metric in metrics]
+        callbacks: list[Any] = getattr(trainer, "callbacks")  # noqa: B009  untyped
+        self.items = next((each for each in callbacks if isinstance(each, LossItems)), None)
 
     def forward(self, inputs: Mapping[str, Any]) -> Tensor:
         for metric, state in self.states:  # without what the last pass added, which is gone
             set_metric_state(metric, tree_map_only(Tensor, Tensor.clone, state))
+        if self.items is not None:
+            self.items.share = inputs["share"]
         step = call_without_logs(self.trainer, self.module, inputs["micro_batch"], 0)
         return step["loss"] if isinstance(step, Mapping) else step
 
@@ -130,7 +135,11 @@ class _Itself(nn.Module):
 
 
 def _hessian(loss: _Loss, micro_batches: Sequence[Any]) -> Any:
-    data = [({"micro_batch": each}, torch.zeros(1)) for each in micro_batches]
+    shares = loss.items.shares(micro_batches) if loss.items else [None] * len(micro_batches)
+    data = [
+        ({"micro_batch": each, "share": share}, torch.zeros(1))
+        for each, share in zip(micro_batches, shares, strict=True)
+    ]
     weights = [p for p in loss.parameters() if p.requires_grad]
     return HessianLinearOperator(
         loss, _Itself(), weights, data, check_deterministic=False, batch_size_fn=_weigh_equally

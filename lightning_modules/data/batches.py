@@ -14,6 +14,10 @@ from sweeper.spec.batch import BatchSplit
 Windows = Callable[[Iterator[Any], int], Iterator[Any]]
 
 
+#: Examples of a validation batch where a user's data say no number of their own [examples].
+VAL_BATCH = 64
+
+
 class Data(Protocol):
     """A data set whose epochs are functions of (seed, epoch).
 
@@ -70,12 +74,21 @@ class ValBatches:
     which is not counted.
 
     Attributes:
-        counts: whether the examples are this rank's own and count.
+        sizes: examples of each batch, 0 if they are not this rank's own and do not count
+            [examples].
+        numbers: the first example of each.
     """
 
     def __init__(self, data: Data, bounds: Iterable[tuple[int, int]]) -> None:
         self._data, own = data, list(bounds)
-        self.counts, self._bounds = bool(own), own or [(0, 1)]
+        self._bounds, self.sizes = own or [(0, 1)], [stop - start for start, stop in own] or [0]
+        self.numbers = [start for start, _ in self._bounds]
+
+    def shorten(self, batches: int, examples: int) -> None:
+        """Keep only the first batches, and the first examples of each."""
+        kept = self._bounds[:batches]
+        self._bounds = [(start, min(stop, start + examples)) for start, stop in kept]
+        self.sizes = [min(size, examples) for size in self.sizes[:batches]]
 
     def __len__(self) -> int:
         return len(self._bounds)

@@ -121,20 +121,30 @@ class CountedBatches(TrainingPasses):
 
 
 class CountedValidation:
-    """A rank's part of a user's iterable validation data, with the same draws in each pass."""
+    """A rank's part of a user's iterable validation data, with the same draws in each pass.
+
+    Each rank reads all of the data, so that its batches are those of one rank, and evaluates its
+    part of them. Data that divide themselves give it batches of their own.
+
+    Attributes:
+        numbers: of each batch among those of all ranks.
+    """
 
     def __init__(self, loader: "DataLoader[Any]", plan: RankPlan) -> None:
         check_loader(loader, "val_dataloader", may_iterate=True)
-        self._loader, self._own, self._plan = loader, divide(loader.dataset, plan), plan
+        divide(loader.dataset, plan)
+        self._loader, self._plan = loader, plan
+        place = plan.rank, plan.split(0).world_size
+        is_whole = place[1] == 1 or hasattr(loader.dataset, "shard")
+        self._reads, self._own = ((0, 1), place) if is_whole else (place, (0, 1))
+        self.numbers = range(place[0], LARGEST, place[1])
 
     def __iter__(self) -> Iterator[Any]:
-        size = self._loader.batch_size or 1
-        key, place = (
-            (self._plan.seed, VALIDATION),
-            (self._plan.rank, self._plan.split(0).world_size),
-        )
-        keyed = _keyed_batches(self._loader, self._own, size, *key, place=place, drop_last=False)
-        return (batch for _, batch in keyed)
+        size, key = self._loader.batch_size or 1, (self._plan.seed, VALIDATION)
+        dataset, reads = self._loader.dataset, self._reads
+        keyed = _keyed_batches(self._loader, dataset, size, *key, place=reads, drop_last=False)
+        rank, ranks = self._own
+        return (batch for _, batch in islice(keyed, rank, None, ranks))
 
 
 def _keyed_batches(

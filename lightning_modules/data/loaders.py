@@ -2,14 +2,20 @@
 
 import fcntl
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 
-from lightning_modules.data.batches import MicroBatches, ValBatches, Windows, val_bounds
+from lightning_modules.data.batches import (
+    VAL_BATCH,
+    MicroBatches,
+    ValBatches,
+    Windows,
+    val_bounds,
+)
 from lightning_modules.data.counted_loaders import (
     CountedBatches,
     CountedValidation,
@@ -19,6 +25,7 @@ from lightning_modules.data.own_loaders import OwnExamples, ValLoader
 from lightning_modules.data.randomness import seed_everything
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
+from sweeper.upstream.lightnings import with_attributes
 
 
 def run_loaders(
@@ -27,12 +34,14 @@ def run_loaders(
     *,
     in_whole_micro_batches: bool,
     windows: Windows | None = None,
+    plain: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The data arguments of `Trainer.fit`, by name.
 
     Args:
         data: what to train on and evaluate: a user's DataModule, or a data set of ours.
         plan: the run's batch plan.
+        plain: attributes of the DataModule as they are with its own batch size.
         in_whole_micro_batches: as in `val_bounds`.
         windows: as in `MicroBatches`, for a user's data.
 
@@ -40,14 +49,15 @@ def run_loaders(
         ValueError: if the data has another number of examples than the plan.
     """
     if isinstance(data, pl.LightningDataModule):
-        return {"datamodule": use_run_loaders(data, plan, windows=windows)}
+        return {"datamodule": use_run_loaders(data, plan, windows=windows, plain=plain)}
     _check_num_examples(data.num_train_examples, plan)
-    bounds = val_bounds(
-        data.num_val_examples,
-        split=plan.split(0),
-        rank=plan.rank,
-        in_whole_micro_batches=in_whole_micro_batches,
-    )
+    num, split = data.num_val_examples, plan.split(0)
+    if plan.has_own_code:  # the metric may depend on what is evaluated together
+        starts = range(plan.rank * VAL_BATCH, num, split.world_size * VAL_BATCH)
+        bounds = [(start, min(start + VAL_BATCH, num)) for start in starts]
+    else:
+        whole = in_whole_micro_batches
+        bounds = val_bounds(num, split=split, rank=plan.rank, in_whole_micro_batches=whole)
     # No DataModule: Lightning would look for its hooks at each micro-batch.
     return {
         "train_dataloaders": MicroBatches(data, plan, seed=plan.seed),
@@ -56,9 +66,17 @@ def run_loaders(
 
 
 def use_run_loaders(
-    data: pl.LightningDataModule, plan: RankPlan, *, windows: Windows | None = None
+    data: pl.LightningDataModule,
+    plan: RankPlan,
+    *,
+    windows: Windows | None = None,
+    plain: Mapping[str, Any] | None = None,
 ) -> pl.LightningDataModule:
-    """Have a user's DataModule make the run's loaders; its other hooks stay."""
+    """Have a user's DataModule make the run's loaders; its other hooks stay.
+
+    Its validation loaders are made with the batch size of its own, so that what it validates in
+    batches does not depend on the run's.
+    """
     added = run_class(data)
 
     def prepare_data(own: Callable[[], None]) -> None:
@@ -84,7 +102,8 @@ def use_run_loaders(
         return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
 
     def val_dataloader(own: Callable[[], Any]) -> Any:
-        loaders = own()
+        with with_attributes(data, plain or {}):
+            loaders = own()
         if isinstance(loaders, dict):
             return {name: _build_val_loader(loader, plan) for name, loader in loaders.items()}
         if isinstance(loaders, list | tuple):
@@ -121,17 +140,9 @@ def _lock_runs(data: pl.LightningDataModule, kind: int) -> Generator[None]:
 
 
 def _build_val_loader(own: Any, plan: RankPlan) -> Any:
-    split = plan.split(0)
-    ranks = split.world_size
     if is_iterable(own):
         return CountedValidation(own, plan)
-    return ValLoader(
-        own,
-        seed=plan.seed,
-        rank=plan.rank,
-        world_size=ranks,
-        micro_batch=split.micro_batch,
-    )
+    return ValLoader(own, seed=plan.seed, rank=plan.rank, world_size=plan.split(0).world_size)
 
 
 def _check_num_examples(num: int, plan: RankPlan) -> None:

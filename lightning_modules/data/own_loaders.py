@@ -37,7 +37,6 @@ from lightning_modules.data.randomness import (
     keep_generators,
     seed_generators,
 )
-from sweeper.spec.sentences import several
 from sweeper.upstream.torchs import set_worker_dataset
 
 _COLLATE = 1  # appended to the words of a batch's first example: draws of the collate function
@@ -140,46 +139,46 @@ class OwnExamples:
 
 
 class ValLoader:
-    """A rank's part of a validation loader: each example once, equally many batches on all ranks.
+    """A rank's part of a validation loader: whole batches, which are the same on every layout.
+
+    Every example is in one batch. A rank that has a batch less than others evaluates the first one
+    again, which does not count, as all ranks must meet in each pass.
 
     Attributes:
-        sizes: examples of each batch [examples].
+        sizes: examples of each batch, 0 if it does not count [examples].
+        numbers: of each batch among those of all ranks.
         dataset: the user's.
 
     Raises:
-        ValueError: if a rank would have no example.
+        ValueError: if there are no examples.
     """
 
-    def __init__(
-        self,
-        loader: "DataLoader[Any]",
-        *,
-        seed: int,
-        rank: int,
-        world_size: int,
-        micro_batch: int,
-    ) -> None:
+    def __init__(self, loader: "DataLoader[Any]", *, seed: int, rank: int, world_size: int) -> None:
         check_loader(loader, "val_dataloader")
         source: Any = loader.dataset
-        self.dataset, (sampler, _) = source, _find_sampler(loader)
-        keys = range(len(source)) if sampler is None else OwnOrder(loader, seed)(0)
+        self.dataset, (sampler, gives_batches) = source, _find_sampler(loader)
+        order = None if sampler is None else OwnOrder(loader, seed)
+        keys: Any = range(len(source)) if order is None else order(0)
         num = len(keys)
-        if num < world_size:
+        if not num:
             msg = (
-                "a validation set must have at least one example per rank; got "
-                f"{several(num, 'example')} for {several(world_size, 'rank')}. Use fewer devices, "
-                "or more validation examples."
+                f"a validation set must have examples; got none in {type(source).__name__}. "
+                "Correct val_dataloader, or have it return no loader for it."
             )
             raise ValueError(msg)
-        own_size = loader.batch_size or int(getattr(loader.batch_sampler, "batch_size", 1))
-        at_most = min(own_size, micro_batch)
-        per_rank = max(1, min(num // world_size, -(-num // (world_size * at_most))))
-        parts = np.array_split(np.arange(num), per_rank * world_size)
-        mine = parts[rank * per_rank : (rank + 1) * per_rank]
+        batches: Any = loader.sampler if _fetches_batches(loader) else loader.batch_sampler
+        if order and gives_batches:
+            ends = np.cumsum(order.sizes)
+        else:
+            ends = np.arange(batches.batch_size, num + batches.batch_size, batches.batch_size)
+        parts = np.split(np.arange(num), ends[:-1])
+        dealt = list(range(rank, len(parts), world_size))
+        spare = [0] * (-(-len(parts) // world_size) - len(dealt))
+        self.numbers, self._world_size = [*dealt, *spare], world_size
+        self.sizes = [*(len(parts[number]) for number in dealt), *spare]
         self._requests = Requests()
         examples = Pass(VALIDATION, keys)
-        self._batches = [[examples.request(int(i)) for i in part] for part in mine]
-        self.sizes = [len(part) for part in mine]
+        self._batches = [[examples.request(int(i)) for i in parts[n]] for n in self.numbers]
         self._loader = rebuild_loader(loader, self._requests, seed=seed)
 
     def __len__(self) -> int:
@@ -188,7 +187,13 @@ class ValLoader:
     @property
     def batch_size(self) -> int:
         """Examples of the largest batch, for a user's module [examples]."""
-        return max(self.sizes)
+        return max(map(len, self._batches))
+
+    def shorten(self, batches: int, examples: int) -> None:
+        """Keep only the first batches of all ranks, and the first examples of each."""
+        batches = max(1, batches // self._world_size)
+        self.sizes = [min(size, examples) for size in self.sizes[:batches]]
+        self._batches = [batch[:examples] for batch in self._batches[:batches]]
 
     def __iter__(self) -> Iterator[Any]:
         self._requests.pending = iter(self._batches)
@@ -340,11 +345,15 @@ class OwnOrder:
     The global generators, and those that the sampler has as attributes, are seeded by (seed,
     epoch), and `set_epoch` is called. A sampler may count its own passes, so the passes of earlier
     epochs are made too, except for torch's samplers, which do not count.
+
+    Attributes:
+        sizes: of the batches of the last pass, if the sampler gives batches [examples].
     """
 
     def __init__(self, loader: "DataLoader[Any]", seed: int) -> None:
         sampler, self._gives_batches = _find_sampler(loader)
         self._parts, self._seed = list(_find_samplers(sampler)), seed
+        self.sizes: list[int] = []
         self._passes, self._order = 0, list[Any]()
 
     def __call__(self, epoch: int) -> list[Any]:
@@ -364,7 +373,10 @@ class OwnOrder:
                 if hasattr(part, "set_epoch"):
                     part.set_epoch(epoch)
             given = list(self._parts[0])
-            return list(chain.from_iterable(given)) if self._gives_batches else given
+            if not self._gives_batches:
+                return given
+            self.sizes = list(map(len, given))
+            return list(chain.from_iterable(given))
 
 
 def _find_samplers(sampler: Any) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import pytorch_lightning as pl
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
 
-from lightning_modules.modules.item_findings import describe_error
+from lightning_modules.process.user_errors import describe_error
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
 from sweeper.spec.config import RunConfig

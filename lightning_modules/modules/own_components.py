@@ -3,8 +3,13 @@
 import inspect
 import math
 import tempfile
+from argparse import Namespace
 from collections.abc import Mapping
+from copy import copy
+from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytorch_lightning as pl
@@ -12,7 +17,8 @@ from hydra.errors import InstantiationException
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from lightning_modules.data.batches import Data
+from lightning_modules.data.batches import VAL_BATCH, Data
+from lightning_modules.data.randomness import keep_generators
 from sweeper.spec.config import Component
 from sweeper.spec.import_path import import_callable
 from sweeper.upstream.hydras import answer_hydra
@@ -118,6 +124,61 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
             raise error.__cause__ from None
         msg = f"{target} must accept the settings in its config; got {sorted(group)}: {error}."
         raise ValueError(msg) from error
+
+
+def own_batch_size(target: str) -> int:
+    """The default of a target's argument for it; 0 if that is no size, -1 if it takes none."""
+    parameters = inspect.signature(import_callable(target, "_target_")).parameters
+    if (given := parameters.get("batch_size")) is None:
+        return -1
+    default = given.default
+    return default if isinstance(default, int) and default > 0 else 0
+
+
+def plain_attributes(component: Component, data: Any) -> dict[str, Any]:
+    """What attributes of a new DataModule would be with the batch size of its own.
+
+    Only those that differ: numbers, and collections and settings that hold them.
+    """
+    is_users = isinstance(data, pl.LightningDataModule)
+    size = own_batch_size(component.target) if is_users else -1
+    if size < 0:
+        return {}
+    with keep_generators():
+        plain = vars(instantiate_component(component, batch_size=size or VAL_BATCH))
+    own = {name: _replace_sizes(value, plain.get(name)) for name, value in vars(data).items()}
+    return {name: value for name, value in own.items() if value is not vars(data)[name]}
+
+
+def _replace_sizes(value: Any, plain: Any) -> Any:
+    """A value with the whole numbers of another of its kind; itself if they are the same."""
+    if type(value) is not type(plain):
+        return value
+    if isinstance(value, int):
+        return value if value == plain else plain
+    parts, of_plain = _parts(value), _parts(plain)
+    found = {k: _replace_sizes(parts[k], of_plain[k]) for k in parts if k in of_plain}
+    if all(part is parts[key] for key, part in found.items()):
+        return value
+    found = {**parts, **found}
+    if isinstance(value, list | tuple):
+        return type(value)(found.values())
+    if isinstance(value, partial):
+        return partial(value.func, *value.args, **found)
+    copied = copy(value)
+    (copied if isinstance(value, dict) else vars(copied)).update(found)
+    return copied
+
+
+def _parts(value: Any) -> dict[Any, Any]:
+    """The parts of a collection or of settings, by name or place; empty for anything else."""
+    if isinstance(value, partial):
+        return value.keywords
+    if isinstance(value, Namespace | SimpleNamespace) or is_dataclass(value):
+        return getattr(value, "__dict__", {})
+    if type(value) in (list, tuple):
+        return dict(enumerate(value))
+    return value if isinstance(value, dict) else {}
 
 
 def show_output_folder(folder: Path) -> None:

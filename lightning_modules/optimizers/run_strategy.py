@@ -95,7 +95,7 @@ class RunStrategy(DDPStrategy):
         ValueError if it holds objects of classes that are not trusted.
         """
         try:
-            with trust(self._trusted):
+            with trust(self._trusted, checkpoint_path):
                 checkpoint = super().load_checkpoint(checkpoint_path, *args, **kwargs)
         except pickle.UnpicklingError as error:
             found = find_saved_classes(checkpoint_path)

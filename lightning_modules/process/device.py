@@ -38,6 +38,13 @@ class AsyncScalar:
         return self._number.item()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the memory of the device or the machine did not suffice."""
+    # on a CPU torch only says so in the message
+    is_cpu_out = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return is_cpu_out or isinstance(error, torch.OutOfMemoryError | MemoryError)
+
+
 def peak_memory_gib(device: torch.device) -> float:
     """Most memory in use at once: of the tensors on a GPU, of the whole process on a CPU."""
     if device.type == "cuda":

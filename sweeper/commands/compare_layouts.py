@@ -1,8 +1,9 @@
 """`sweeper equivalence`: train a run on several layouts and compare the weights.
 
-The overrides are those of a sweep, for a single point. An epoch is trained on each layout, in
-float64 and in float32, in a temporary results folder. With `reproducible=true` the layouts are
-numbers of ranks that share a micro-batch, and they must agree to the last bit.
+The overrides are those of a sweep, for a single point. An epoch, or the length that they name, is
+trained on each layout, in float64 and in float32, in a temporary results folder. With
+`reproducible=true` the layouts are numbers of ranks that share a micro-batch, and they must agree
+to the last bit.
 """
 
 import argparse
@@ -43,6 +44,7 @@ BOUNDS_WITH_BATCHNORM = {"64-true": 1e-12}
 #: For a user's module, whose optimizer may amplify rounding, as Adam does for small gradients.
 BOUNDS_OF_OWN = {"64-true": 1e-9}
 
+_LENGTHS = ("epochs=", "steps=", "examples=")
 _SAME_VALUE = 1e-6  # relative; a metric may amplify rounding
 _COLUMNS = (
     "precision", "ranks", "micro", "acc", "steps", "lr", "value", "difference", "allowed",
@@ -122,7 +124,10 @@ def main(arguments: Sequence[str]) -> int:
             )
             raise ValueError(msg)
         spec = planned.specs[0]
-        short: dict[str, Any] = {"epochs": 1, "steps": None, "examples": None, "warmup": 0}
+        is_short = not any(word.startswith(_LENGTHS) for word in options.overrides)
+        short: dict[str, Any] = {"warmup": 0}
+        if is_short:
+            short |= {"epochs": 1, "steps": None, "examples": None}
         if growing := spec.config.growing:  # with its milestones in epochs
             short["schedule"] = growing.model_dump(exclude_none=True)
         config = spec.config.with_changes(**short, num_nodes=1)

@@ -15,17 +15,17 @@ from sweeper.launch.local.readiness import count_data, has_data
 from sweeper.planning.components import check_names
 from sweeper.spec.config import OWN_OPTIMIZER, Component, is_ours, run_config
 from sweeper.spec.guarantee_names import (
-    ADDITIVE,
-    FIXED_RATES,
-    OF_MICRO_BATCHES,
+    GUARANTEES,
+    RESUMES,
+    SAME,
     SEEDS_APPLY,
-    WHOLE_CHECKPOINT,
     held,
 )
 from sweeper.spec.identity import targets
 from sweeper.spec.method_checks import check_division
 from sweeper.spec.schedules import GROWING
 from sweeper.spec.sentences import read_model, several
+from sweeper.spec.trainer_settings import changing_callbacks
 from sweeper.spec.values import Count, Settings, Text
 from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import publish_json, read_as, skip_if_forbidden
@@ -50,12 +50,15 @@ class _DataFacts(BaseModel, extra="allow"):
     num_train_examples: Count
     is_iterable: bool = False
     most_ranks: Count = 1
+    val_batch: Count = 1
 
 
 class _Finding(BaseModel, extra="allow"):
     """Whether a guarantee holds."""
 
     holds: bool | None
+    is_layouts: bool = False
+    over: str = ""
     classes: list[Text] = []
     settings: list[dict[str, Any]] = []
 
@@ -210,23 +213,24 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
         ranks, name = config["devices"] * config["num_nodes"], f"data._target_={data['_target_']}"
         check_division(ranks, facts.get("most_ranks", 1), name)
         config["data_order"] = "counted"
+    if "val_batch" in facts:
+        config["val_batch"] = facts["val_batch"]
     if not has_own_code(config["module"], config.get("model")):
         return config
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
         config["bn_span"] = None
     found = dict(facts["found"])
-    _check_trusted(config, found.get(WHOLE_CHECKPOINT, {}).get("classes", ()))
+    _check_trusted(config, found.get(RESUMES, {}).get("classes", ()))
+    same = found.get(SAME, {})
     if config["optimizer"].get("_target_") == OWN_OPTIMIZER:
-        config["own_settings"] = found.get(FIXED_RATES, {}).get("settings") or None
-    else:
-        found[FIXED_RATES] = {"holds": True}  # the run's own
+        config["own_settings"] = same.get("settings") or None
     if found.get(SEEDS_APPLY, {}).get("seed") not in (None, config["seed"]):
         found[SEEDS_APPLY] = {"holds": False}  # a number, not the run's seed
     bn_span, has_batchnorm = config["bn_span"], facts["has_batchnorm"]
     config["guarantees"] = held(found, has_batchnorm=has_batchnorm, bn_span=bn_span)
-    if found.get(ADDITIVE, {}).get("in_float32"):
+    if same.get("in_float32"):
         config["in_float32"] = True
-    if any(found.get(name, {}).get("holds") is False for name in OF_MICRO_BATCHES):
+    if same.get("is_layouts"):
         config["loss_span"] = "micro"
     if not facts["is_automatic"]:
         _check_manual(config)
@@ -320,6 +324,9 @@ def _key(config: Config) -> str:
         else ()
     )
     read = {key: config[key] for key in (*_READ, *model) if config.get(key)}
+    read["callbacks"] = changing_callbacks(config["trainer"].get("callbacks") or ())
+    read["is_own"] = config["optimizer"].get("_target_") == OWN_OPTIMIZER
+    read["found"] = [*GUARANTEES, config["trial"]]
     try:
         return json.dumps(read, sort_keys=True)
     except TypeError:  # keys that are not text, which cannot be sorted

@@ -28,6 +28,7 @@ from sweeper.console.planned_runs import (
     describe_metric,
     describe_rates,
     describe_settings,
+    describe_validation,
     draw_schedules,
 )
 from sweeper.console.printing import note, say, text_console
@@ -261,6 +262,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
         *map(describe_settings, kinds),
         *map(describe_course, kinds),
         *map(describe_metric, kinds),
+        *map(describe_validation, kinds),
     ]
     for sentence in dict.fromkeys(sentences):
         if sentence:

@@ -63,6 +63,16 @@ def describe_course(spec: RunSpec) -> str:
     return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""
 
 
+def describe_validation(spec: RunSpec) -> str:
+    """The size of validation batches, if it is ours."""
+    if spec.facts.val_batch is None:
+        return ""
+    return (
+        f"Validation takes {spec.facts.val_batch} examples at once, at every batch and on every "
+        f"layout, as {spec.config.data.name} says no number of its own."
+    )
+
+
 def describe_guarantees(spec: RunSpec) -> str:
     """The guarantees found to hold for the user's module; empty for our own module."""
     if not spec.config.has_own_code:

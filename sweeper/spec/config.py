@@ -271,6 +271,7 @@ class Facts(Settings):
     Attributes:
         guarantees: those found to hold for a user's module.
         data_order: `counted` for data without indices.
+        val_batch: examples of a validation batch, where a user's data have no size of their own.
         in_float32: whether a user's module computes in float32, whatever the precision.
         own_settings: the numbers of each group of the module's own optimizers; null for those that
             its schedulers change.
@@ -280,6 +281,7 @@ class Facts(Settings):
 
     guarantees: list[Text] | None = None
     data_order: Literal["counted"] | None = None
+    val_batch: Count | None = None
     in_float32: Switch | None = None
     own_settings: list[dict[str, Any]] | None = None
     predicted: Predicted | None = None
@@ -385,6 +387,7 @@ class Incidental(Settings):
         ]
         | None
     ) = None
+    trial: Switch | None = None  # what follows from false is in `loss_span`
     checkpoint_every: Saving | None = None
     wait_for_gpu: Switch = False
     keep_checkpoint: Annotated[

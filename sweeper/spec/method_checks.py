@@ -212,7 +212,7 @@ def _delay_faults(config: RunConfig) -> Iterator[str]:
         "lr_rule=adascale": config.lr_rule.name == "adascale",
         f"optimizer={config.optimizer.name}": config.optimizer.gradient_span is not None,
         "perturbation=sam": config.perturbation.name == "sam",
-        "schedule=growing_batch": isinstance(config.schedule, GrowingBatch),
+        "schedule.growth=measured": getattr(config.schedule, "growth", None) == "measured",
         "comm_hook=post_local_sgd": config.comm_hook.name == "post_local_sgd",
         "precision=16-mixed": config.precision == "16-mixed",
     }

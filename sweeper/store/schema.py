@@ -95,7 +95,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "device_kind": (_TEXT, "cpu, or the name of the GPU"),
     "guarantees": (
         _TEXT,
-        "those confirmed for the user's module or model, comma-separated; null for ours",
+        "those confirmed for the user's module or model, with what was compared; null for ours",
     ),
     "code_hash": (
         _TEXT,

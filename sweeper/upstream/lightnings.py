@@ -2,8 +2,8 @@
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytorch_lightning as pl
@@ -70,12 +70,6 @@ def call_after_micro_batch(trainer: pl.Trainer, then: Callable[[], None]) -> Non
     loop.on_advance_end = on_advance_end
 
 
-def set_global_step(trainer: pl.Trainer, steps: int) -> None:
-    """Make `global_step` this number, which Lightning counts in its optimizer loop."""
-    loop: Any = trainer.fit_loop.epoch_loop.automatic_optimization
-    loop.optim_progress.optimizer.step.total.completed = steps
-
-
 def set_epoch_progress(checkpoint: Mapping[str, Any], taken: int) -> None:
     """Have a resumed fit begin after these micro-batches of its epoch.
 
@@ -86,6 +80,40 @@ def set_epoch_progress(checkpoint: Mapping[str, Any], taken: int) -> None:
     progress.update(ready=taken, started=taken, processed=taken, completed=taken - 1)
     total["completed"] = total["processed"] - 1
     loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+
+
+def move_second_epoch(trainer: pl.Trainer, *, to: int) -> None:
+    """Have the epoch after the first be a later 0-based one.
+
+    `global_step` goes on as it was: what acts where it changes would take a jump for a step.
+    `trainer.fit_loop.on_advance_start` begins an epoch, and `epoch_progress` numbers it.
+    """
+    loop = trainer.fit_loop
+    own = loop.on_advance_start
+
+    def on_advance_start() -> None:
+        if trainer.current_epoch == 1:
+            now: Any = loop.epoch_progress.current
+            now.ready = now.started = now.processed = now.completed = to
+        own()
+
+    loop.on_advance_start = on_advance_start
+
+
+@contextmanager
+def with_attributes(data: pl.LightningDataModule, values: Mapping[str, Any]) -> Generator[None]:
+    """Give a DataModule's attributes other values within a block.
+
+    They are the user's: no hook tells a DataModule that it is asked for validation batches.
+    """
+    before = {name: vars(data)[name] for name in values if name in vars(data)}
+    vars(data).update({name: values[name] for name in before})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if vars(data)[name] is values[name]:
+                vars(data)[name] = value
 
 
 def load_data_within(

@@ -5,6 +5,8 @@ import torch
 import torch.distributed as dist
 
 from lightning_modules.train import RankContext, train
+from lightning_modules.trial import own_facts
+from lightning_modules.trial.layout_arms import Arm
 from sweeper.spec.run_spec import run_spec
 
 
@@ -51,3 +53,16 @@ def run_words(grid, tmp_path, process_group):
         return None
 
     return go
+
+
+@pytest.fixture
+def find_facts(grid, monkeypatch):
+    """Facts of a project, some of its config as a mapping, found in this process on one rank."""
+
+    def run_here(*jobs):
+        return [job() for job in jobs] if len(jobs) == 1 else [Arm(error="one rank is here")]
+
+    monkeypatch.setattr(own_facts, "_in_forks", run_here)
+    own = ["module=own", "module._target_=a.B", "data=own", "data._target_=a.C"]
+    (config,) = grid(*own)
+    return lambda described: own_facts.facts({**config, **described})

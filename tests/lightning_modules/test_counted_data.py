@@ -13,7 +13,6 @@ from test_own_project import IN_PROCESS, curve
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_modules.data.counted_loaders import CountedBatches, CountedValidation, count_data
-from lightning_modules.modules.own_project import facts
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.row import planned_row
@@ -84,26 +83,27 @@ def test_processes_that_leave_out_incomplete_micro_batches_fail_the_run(train):
         train("+data.num_workers=2")
 
 
-def test_the_examples_are_counted_once_or_stated():
-    known = facts(FACTS)
-    assert {*known.pop("found")} == {"seeds apply"}
+def test_the_examples_are_counted_once_or_stated(find_facts):
+    known = find_facts(FACTS)
+    found = known.pop("found")
+    assert found["same on every layout"]["holds"] is None
+    assert not found["same on every layout"]["is_layouts"]
     assert known == {
         "num_train_examples": 96, "is_iterable": True, "most_ranks": 1, "has_batchnorm": False,
-        "is_automatic": True,
+        "is_automatic": True, "val_batch": 64,
     }  # fmt: skip
     data = {**FACTS["data"], "num_train_examples": 50}
-    assert facts({**FACTS, "data": data})["num_train_examples"] == 50
+    assert find_facts({**FACTS, "data": data})["num_train_examples"] == 50
 
 
-def test_passes_that_do_not_repeat_themselves_are_found_out():
-    assert "keyed items" not in facts(FACTS)["found"]
+def test_passes_that_do_not_repeat_themselves_are_found_out(find_facts):
+    turning = {"_target_": "late_strangers.TurningDataModule"}
 
-    found = facts({**FACTS, "data": {"_target_": "late_strangers.TurningDataModule"}})
+    same, other = (find_facts({**FACTS, **more})["found"] for more in ({}, {"data": turning}))
 
-    assert not found["found"]["keyed items"]["holds"]
-    assert found["found"]["keyed items"]["message"].startswith(
-        "two passes for the same epoch begin with"
-    )
+    assert same["same after a resume"]["holds"]
+    assert other["same after a resume"]["holds"] is False
+    assert other["same after a resume"]["message"].startswith("data made a second time have")
 
 
 def test_the_row_says_that_only_the_count_is_promised(grid):

@@ -9,7 +9,6 @@ from ranks import ask_ranks, refusal, train_each
 from test_own_project import IN_PROCESS, curve
 
 from lightning_modules.callbacks.batch_contract import BatchContractBroken
-from lightning_modules.modules.own_project import facts
 from sweeper.commands.project_facts import fill_config
 from sweeper.spec.identity import scientific_part
 
@@ -133,10 +132,12 @@ def test_a_module_that_takes_a_dictconfig_is_created_trained_and_resumed(run_wor
     assert curve(record, LOSS) == curve(whole, LOSS) == curve(run_words(*IN_PROCESS), LOSS)
 
 
-def test_what_no_run_could_be_resumed_with_is_found_out_and_refused_before_it_starts(grid):
+def test_what_no_run_could_be_resumed_with_is_found_out_and_refused_before_it_starts(
+    grid, find_facts
+):
     words = words_of("PathModule")
     (config,) = grid(*words)
-    found = facts(config)
+    found = find_facts(config)
 
     with pytest.raises(ValueError, match=r"which saves objects of \d more\. If") as told:
         fill_config(dict(config), found)
@@ -146,34 +147,41 @@ def test_what_no_run_could_be_resumed_with_is_found_out_and_refused_before_it_st
     assert "trusted_classes" not in scientific_part(fill_config(config, found))
 
 
-def test_a_module_that_cannot_be_saved_is_found_out():
+def test_layers_and_metrics_of_torch_need_no_word(run_words):
+    for _ in range(2):
+        record = run_words(*words_of("PlainModule"), name="plain", one_step=True)
+
+    assert record["steps"] == 2
+
+
+def test_a_module_that_cannot_be_saved_is_found_out(find_facts):
     project = {
         "module": {"_target_": "odd_strangers.LambdaModule"},
         "data": {"_target_": "strangers.DataModule"},
         "seed": 0,
     }
 
-    finding = facts(project)["found"]["whole checkpoint"]
+    finding = find_facts(project)["found"]["same after a resume"]
 
-    assert finding["holds"] is False
+    assert finding["holds"] is None
     assert "lambda" in finding["message"]
 
 
-def test_data_may_ask_their_trainer_and_have_no_validation(run_words):
+def test_data_may_ask_their_trainer_and_have_no_validation(run_words, find_facts):
     data = "odd_strangers.AskingDataModule"
     project = {"module": {"_target_": "strangers.Module"}, "data": {"_target_": data}, "seed": 0}
 
     record = run_words(*IN_PROCESS, f"data._target_={data}", "metric=train_loss", "epochs=1")
 
-    assert facts(project)["num_train_examples"] == 96
+    assert find_facts(project)["num_train_examples"] == 96
     assert record["outcome"] == "finished"
 
 
-def test_data_of_the_modules_own_are_not_passed_over(grid):
+def test_data_of_the_modules_own_are_not_passed_over(grid, find_facts):
     (config,) = grid("batch=32", "module=own", "module._target_=odd_strangers.LoadedModule")
 
     with pytest.raises(ValueError, match="a module with data of its own must not be"):
-        facts(config)
+        find_facts(config)
 
 
 def test_a_value_of_the_last_micro_batch_is_no_metric_of_a_run(run_words):

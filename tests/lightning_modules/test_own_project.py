@@ -9,7 +9,7 @@ import pytest
 import strangers
 from torch.utils.data import Subset
 
-from lightning_modules.modules.own_project import build_module, facts
+from lightning_modules.modules.own_project import build_module
 from sweeper.spec.run_spec import run_spec
 
 WORDS = [
@@ -183,27 +183,26 @@ def test_callbacks_may_have_names_and_a_progress_bar_is_one(run_words, grid, cap
     assert len(ids) == 1
 
 
-def test_what_a_plan_must_know_is_found_out():
+def test_what_a_plan_must_know_is_found_out(find_facts):
     project = {
         "module": {"_target_": "strangers.Module"},
         "data": {"_target_": "strangers.DataModule"},
         "seed": 0,
     }
 
-    found = facts(project)
+    found = find_facts(project)
     holds = {name for name, finding in found.pop("found").items() if finding["holds"]}
-    assert found == {"num_train_examples": 96, "has_batchnorm": False, "is_automatic": True}
-    assert holds == {
-        "additive loss", "keyed items", "separate items", "keyed draws", "seeds apply",
-        "fixed rates",
+    assert found == {
+        "num_train_examples": 96, "has_batchnorm": False, "is_automatic": True, "val_batch": 64,
     }  # fmt: skip
-    assert not facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]
+    assert holds == {"same on every layout", "same after a resume", "seeds apply"}
+    assert not find_facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]
     ours = {"_target_": "lightning_modules.modules.classifier.Classifier"}
     shaped = {"_target_": "strangers.ShapedDataModule"}
-    assert facts({**project, "module": ours, "data": shaped}) == {"num_train_examples": 96}
+    assert find_facts({**project, "module": ours, "data": shaped}) == {"num_train_examples": 96}
 
 
-def test_a_split_that_is_drawn_anew_in_each_process_is_found_out(monkeypatch):
+def test_a_split_that_is_drawn_anew_in_each_process_is_found_out(monkeypatch, find_facts):
     class Split(strangers.DataModule):
         """As with scvi-tools' DataSplitter and sklearn's train_test_split, which take a seed."""
 
@@ -218,13 +217,13 @@ def test_a_split_that_is_drawn_anew_in_each_process_is_found_out(monkeypatch):
         "seed": 0,
     }
 
-    found = facts(project)["found"]["keyed items"]
+    found = find_facts(project)["found"]["same after a resume"]
 
     assert found["holds"] is False
-    assert found["message"].startswith("data made a second time begin with other examples")
+    assert found["message"].startswith("data made a second time have other examples")
 
 
-def test_an_item_that_raises_is_a_finding_and_no_refusal(monkeypatch):
+def test_an_item_that_raises_is_a_finding_and_no_refusal(monkeypatch, find_facts):
     """The data may need a GPU, or what only another machine has."""
 
     def fail(*_):
@@ -233,21 +232,21 @@ def test_an_item_that_raises_is_a_finding_and_no_refusal(monkeypatch):
     monkeypatch.setattr(strangers.Noisy, "__getitem__", fail)
     data = {"_target_": "strangers.DataModule"}
 
-    found = facts({"module": {"_target_": "strangers.Module"}, "data": data, "seed": 0})["found"]
+    found = find_facts({"module": {"_target_": "strangers.Module"}, "data": data})["found"]
 
-    assert found["keyed items"]["holds"] is None
-    assert "no GPU here" in found["keyed items"]["message"]
+    assert found["same on every layout"]["holds"] is None
+    assert "no GPU here" in found["same on every layout"]["message"]
 
 
 @pytest.mark.parametrize("is_contrastive", [True, False])
-def test_what_holds_for_a_module_on_data_of_ours_is_found_out_too(grid, is_contrastive):
+def test_what_holds_for_a_module_on_data_of_ours_is_found_out_too(grid, is_contrastive, find_facts):
     own = ["module=own", "module._target_=strangers.DigitsModule"]
     (config,) = grid(*own, f"+module.is_contrastive={is_contrastive}", "data=digits")
 
-    found = facts(config)["found"]
+    found = find_facts(config)["found"]
 
-    assert found["additive loss"]["holds"] is not is_contrastive
-    assert all(found[name]["holds"] for name in ("keyed items", "separate items", "keyed draws"))
+    assert found["same on every layout"]["holds"] is not is_contrastive
+    assert found["same after a resume"]["holds"]
 
 
 def test_an_order_by_the_batch_size_is_the_same_on_every_layout(run_words):
@@ -276,25 +275,27 @@ OURS = "lightning_modules.modules.classifier.Classifier"
         (OURS, "strangers.Module", "data._target_ must name your data; got strangers.Module"),
     ],
 )  # fmt: skip
-def test_what_is_no_module_or_no_data_is_refused_with_the_key_where_it_belongs(module, data, said):
+def test_what_is_no_module_or_no_data_is_refused_with_the_key_where_it_belongs(
+    module, data, said, find_facts
+):
     project = {"module": {"_target_": module}, "data": {"_target_": data}, "seed": 0}
 
     with pytest.raises(ValueError, match="; got") as refused:
-        facts(project)
+        find_facts(project)
 
     assert str(refused.value).startswith(said)
 
 
-def test_items_that_cannot_be_counted_are_found_out_too():
+def test_items_that_cannot_be_counted_are_found_out_too(find_facts):
     masked = {
         "module": {"_target_": "strangers.MaskedModule"},
         "data": {"_target_": "strangers.MaskedDataModule"},
         "seed": 0,
     }
 
-    assert facts({**masked, "loss_items": "loss_mask"})["num_train_examples"] == 48
+    assert find_facts({**masked, "loss_items": "loss_mask"})["num_train_examples"] == 48
     with pytest.raises(ValueError, match="loss_items must be a key of the batch"):
-        facts({**masked, "loss_items": "loss_masks"})
+        find_facts({**masked, "loss_items": "loss_masks"})
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,27 @@ def test_it_is_that_of_the_whole_hessian(run_words, grid, tmp_path, layout):
     assert (found["examples"], found["batch"], found["step"], found["lr"]) == (512, 64, 8, 0.125)
 
 
+def test_the_loss_is_that_over_the_items_which_was_trained(run_words, grid, tmp_path):
+    """The mean over tokens of a batch is not the mean of its micro-batches' means."""
+    words = [
+        "module=own", "module._target_=strangers.WeighedModule", "data=own",
+        "data._target_=strangers.MaskedDataModule", "+data.num_train_examples=48", "batch=16",
+        "base_batch=16", "warmup=0", "epochs=1", "metric=val/mse", "metric_mode=min",
+        "precision=64-true", "bn_span=null", "loss_items=loss_mask",
+    ]  # fmt: skip
+    run_words(*words, "micro_batch=16")
+    checkpoint = tmp_path / "run" / "checkpoint.ckpt"
+
+    whole, *parts = (
+        measure_sharpness(run_config(grid(*words, f"micro_batch={size}")[0]), checkpoint)
+        for size in (16, 4, 2)
+    )
+
+    for part in parts:
+        for name in ("sharpness", "batch_sharpness"):
+            assert part[name] == pytest.approx(whole[name], rel=1e-9)
+
+
 OWN = ("metric_mode=min", "warmup=0", "batch=32", "epochs=2", "module=own",
        "data=own", "data._target_=strangers.DataModule")  # fmt: skip
 

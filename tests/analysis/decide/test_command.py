@@ -75,7 +75,7 @@ def test_what_was_filled_in_is_no_word(grid):
     configs = grid("batch=3840", "seed=0,1")
     filled = {
         "predicted": {"s": 2.0, "least_s": 1.0, "most_s": 3.0}, "predicted_memory_gib": 0.9,
-        "guarantees": ["additive loss"], "data_order": "counted", "hardware": {"gpus_per_node": 8},
+        "guarantees": ["seeds apply"], "data_order": "counted", "hardware": {"gpus_per_node": 8},
         "price": "EUR:2", "energy_price": "EUR:0.3", "pue": 1.2,
     }  # fmt: skip
 

@@ -1,11 +1,12 @@
 """The angle of each update: against angles that are known, and the same however a run is split."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lightning_modules.callbacks.update_angle import mean_angle
+from lightning_modules.callbacks.update_angle import UpdateAngle, mean_angle
 from sweeper.store.schema import ANGLE_COLUMNS
 
 RUN = (
@@ -24,6 +25,17 @@ def test_a_rotation_has_its_angle_whatever_becomes_of_the_length(radians, grows)
     angle = mean_angle(before, [turned, 2 * still, torch.ones(3)])
 
     assert angle.item() == pytest.approx(radians / 2, rel=1e-6)  # with the one that did not turn
+
+
+def test_the_largest_angle_keeps_its_digits_in_a_resume():
+    module = torch.nn.Linear(2, 2)
+    angle, trainer = UpdateAngle(), SimpleNamespace(accumulate_grad_batches=1, is_last_batch=False)
+    angle.on_train_start(trainer, module)
+    angle.load_state_dict({"steps": 1, "sum": 0.1, "largest": 0.1})
+
+    angle.on_train_batch_end(trainer, module, None, None, 0)
+
+    assert angle.state_dict()["largest"] == 0.1
 
 
 def angles(record):

@@ -205,27 +205,39 @@ def test_batches_of_a_batch_sampler_are_taken_one_after_the_other():
     assert stream(loader, 2)[0].tolist() == [4, 5, 6, 1, 2, 3]
 
 
-@pytest.mark.parametrize("num", [7, 12, 30])
+@pytest.mark.parametrize("num", [3, 7, 12, 30])
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_each_validation_example_is_seen_once_in_as_many_batches_on_every_rank(num, world_size):
+def test_whole_validation_batches_are_dealt_to_ranks_that_all_have_as_many(num, world_size):
     loader = DataLoader(Drawing(num), batch_size=4)
 
     ranks = [
-        list(ValLoader(loader, seed=0, rank=rank, world_size=world_size, micro_batch=64))
-        for rank in range(world_size)
+        ValLoader(loader, seed=0, rank=rank, world_size=world_size) for rank in range(world_size)
     ]
 
-    seen = [int(i) for batches in ranks for batch in batches for i in batch["index"]]
-    assert sorted(seen) == list(range(num))
-    assert len({len(batches) for batches in ranks}) == 1
-    assert max(len(batch["index"]) for batches in ranks for batch in batches) <= 4
+    seen = {
+        number: batch["index"].tolist()
+        for rank in ranks
+        for number, size, batch in zip(rank.numbers, rank.sizes, rank, strict=True)
+        if size == len(batch["index"])
+    }
+    assert [seen[n] for n in sorted(seen)] == [
+        list(range(first, min(first + 4, num))) for first in range(0, num, 4)
+    ]
+    assert len({len(rank) for rank in ranks}) == 1
+    assert sum(sum(rank.sizes) for rank in ranks) == num
 
 
-def test_more_ranks_than_validation_examples_are_refused():
-    with pytest.raises(
-        ValueError, match="at least one example per rank; got 2 examples for 3 ranks"
-    ):
-        ValLoader(DataLoader(Drawing(2)), seed=0, rank=0, world_size=3, micro_batch=64)
+def test_batches_of_a_batch_sampler_are_validated_as_they_are():
+    batches = [[3, 1], [0], [*range(4, 12)]]
+
+    loader = ValLoader(DataLoader(Drawing(), batch_sampler=batches), seed=0, rank=0, world_size=1)
+
+    assert [batch["index"].tolist() for batch in loader] == batches
+
+
+def test_no_validation_examples_are_refused():
+    with pytest.raises(ValueError, match="must have examples; got none in Drawing"):
+        ValLoader(DataLoader(Drawing(0)), seed=0, rank=0, world_size=3)
 
 
 def test_what_is_no_loader_is_refused():
@@ -244,7 +256,7 @@ def test_a_loader_that_changes_its_batches_is_refused():
 
     sentence = r"val_dataloader must return a DataLoader whose batches are .* got Doubled, whose"
     with pytest.raises(ValueError, match=sentence):
-        ValLoader(Doubled(Drawing()), seed=0, rank=0, world_size=1, micro_batch=64)
+        ValLoader(Doubled(Drawing()), seed=0, rank=0, world_size=1)
 
 
 def test_the_sampler_within_a_batch_sampler_gives_the_order():

@@ -6,7 +6,6 @@ from counting_strangers import COUNTS, CountingModule
 from strangers import DataModule
 from test_own_project import IN_PROCESS, curve
 
-from lightning_modules.modules.own_project import facts
 from lightning_modules.process.output import quieten
 
 COUNTING = [*IN_PROCESS, "module._target_=counting_strangers.CountingModule"]
@@ -38,11 +37,11 @@ def test_a_schedule_from_the_trainers_counts_is_the_same_on_every_layout(run_wor
 @pytest.mark.parametrize(
     ("module", "holds"), [("CountingModule", True), ("RankedModule", False), ("EnvModule", False)]
 )
-def test_rates_that_still_follow_the_layout_are_found_out(module, holds):
+def test_rates_that_still_follow_the_layout_are_found_out(module, holds, find_facts):
     project = {
         "module": {"_target_": f"counting_strangers.{module}"},
         "data": {"_target_": "strangers.DataModule"},
         "seed": 0,
     }
 
-    assert facts(project)["found"]["fixed rates"]["holds"] is holds
+    assert find_facts(project)["found"]["same on every layout"]["holds"] is holds

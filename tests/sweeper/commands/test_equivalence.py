@@ -135,7 +135,7 @@ def test_a_users_module_is_compared_and_what_makes_it_differ_is_said(
     said = capsys.readouterr().out
     assert code == (not is_additive)
     assert said.count("DIFFERS") == (0 if is_additive else 2)
-    assert ("Not confirmed for Summed: additive loss." in said) is not is_additive
+    assert ("Not confirmed for Summed: same on every layout." in said) is not is_additive
     assert ("The largest difference is in " in said) is not is_additive
 
 
@@ -172,13 +172,11 @@ def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_ho
     words = ["module=own", "module._target_=a.B", "data=own", "data._target_=a.C", "batch=32"]
     more = ["+data.num_train_examples=64", "metric=loss", "metric_mode=min"]
     (own,) = grid(*words, *more)
-    held = ["keyed items", "separate items", "fixed batchnorm", "fixed rates"]
+    held = ["fixed batchnorm", "seeds apply"]
 
     assert find_reasons(run_spec({**own, "guarantees": held})) == [
-        "Not confirmed for B: additive loss. Unless the loss is a mean over examples, each "
-        "layout has a different gradient.",
-        "Not confirmed for B: keyed draws. Random draws of a step outside dropout layers depend "
-        "on the micro-batch.",
+        "Not confirmed for B: same on every layout. Unless a step is the same in all micro-batches "
+        "and on all ranks, each layout trains otherwise.",
         "`sweeper doctor` with the same overrides says more.",
     ]
     assert find_reasons(run_spec({**own, "guarantees": list(OF_LAYOUTS)})) == []

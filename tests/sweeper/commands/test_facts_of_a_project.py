@@ -17,6 +17,7 @@ from sweeper.console.planned_runs import (
     describe_guarantees,
     describe_rates,
     describe_settings,
+    describe_validation,
 )
 from sweeper.launch.ask_process import _answer
 from sweeper.spec.run_spec import run_spec
@@ -30,9 +31,9 @@ WORDS = [
 ]  # fmt: skip
 METRIC = ["metric=val/loss", "metric_mode=min", "base_batch=32"]
 FOUND = {
-    "keyed items": {"holds": True, "message": "yes", "do": ""},
-    "additive loss": {"holds": False, "message": "no", "do": "Take means."},
-    "keyed draws": {"holds": None, "message": "not determined", "do": ""},
+    "same after a resume": {"holds": True, "message": "yes", "do": ""},
+    "same on every layout": {"holds": False, "message": "no", "do": "Take means."},
+    "seeds apply": {"holds": None, "message": "not determined", "do": ""},
 }
 
 
@@ -62,16 +63,16 @@ def test_ours_on_data_that_state_their_examples_is_not_looked_at(fill, default_c
     assert fill.measured == []
 
 
-@pytest.mark.parametrize("name", ["additive loss", "separate items", "fixed rates"])
-def test_what_is_no_mean_or_mixed_makes_the_micro_batch_part_of_the_run(fill, name):
-    """A contrastive loss and MixUp in the collate function train otherwise on another layout."""
-    words, additive = [*WORDS, *METRIC, "micro_batch=8,16"], {"additive loss": {"holds": True}}
+def test_what_differs_between_layouts_makes_the_micro_batch_part_of_the_run(fill):
+    """A contrastive loss trains otherwise on another layout; draws alone are no other run."""
+    words = [*WORDS, *METRIC, "micro_batch=8,16"]
+    differs = {"holds": False, "is_layouts": True}
     following, *others = (
         [
             run_spec(c)
-            for c in fill(*words, f"+data.n={n}", found={**FOUND, **additive, name: finding})
+            for c in fill(*words, f"+data.n={n}", found={**FOUND, "same on every layout": finding})
         ]
-        for n, finding in enumerate([{"holds": False}, {"holds": None}, {"holds": True}])
+        for n, finding in enumerate([differs, {"holds": None}, {"holds": True}])
     )
 
     assert following[0].run_id != following[1].run_id
@@ -87,7 +88,10 @@ def test_ranks_are_part_of_a_run_whose_loss_is_no_mean(fill):
     words = [*WORDS, *METRIC, "micro_batch=8", "devices=1,2"]
     contrastive, additive = (
         [run_spec(config) for config in fill(*words, f"+data.n={n}", found=found)]
-        for n, found in enumerate({**FOUND, "additive loss": {"holds": h}} for h in (False, True))
+        for n, found in enumerate(
+            {**FOUND, "same on every layout": {"holds": h, "is_layouts": not h}}
+            for h in (False, True)
+        )
     )
 
     assert contrastive[0].run_id != contrastive[1].run_id
@@ -147,6 +151,17 @@ def test_what_was_remembered_and_is_damaged_is_looked_at_again(fill, tmp_path, c
     assert len(fill.measured) == 2
 
 
+def test_validation_batches_of_a_size_of_ours_are_said(fill):
+    own, ours = (
+        run_spec(fill(*WORDS, *METRIC, f"+data.n={n}", **facts)[0])
+        for n, facts in enumerate([{}, {"val_batch": 64}])
+    )
+
+    assert describe_validation(own) == ""
+    assert describe_validation(ours).startswith("Validation takes 64 examples at once, at every")
+    assert describe_validation(ours).endswith("DataModule says no number of its own.")
+
+
 def test_a_stated_number_of_examples_stays(fill):
     (config,) = fill(*WORDS, "+data.num_train_examples=64")
 
@@ -161,9 +176,9 @@ def test_without_batchnorm_there_is_no_span(fill, has, span):
 @pytest.mark.parametrize(
     ("has", "words", "held"),
     [
-        (False, [], ["keyed items", "fixed batchnorm"]),
-        (True, [], ["keyed items"]),
-        (True, ["bn_span=8"], ["keyed items", "fixed batchnorm"]),
+        (False, [], ["fixed batchnorm", "same after a resume"]),
+        (True, [], ["same after a resume"]),
+        (True, ["bn_span=8"], ["fixed batchnorm", "same after a resume"]),
     ],
 )
 def test_what_was_found_to_hold_is_in_the_row_and_the_plan_and_nothing_else(fill, has, words, held):
@@ -184,8 +199,8 @@ RULE = ["lr_rule=half_life", "base_batch=16"]
 
 
 def plan_settings(fill, *words, groups=GROUPS):
-    rates = {"holds": True, "settings": groups}
-    (config,) = fill(*WORDS, *METRIC, *words, found={**FOUND, "fixed rates": rates})
+    same = {"holds": True, "settings": groups}
+    (config,) = fill(*WORDS, *METRIC, *words, found={**FOUND, "same on every layout": same})
     return run_spec(config)
 
 
@@ -254,9 +269,9 @@ def test_the_doctor_says_each_thing_and_looks_again_each_time(fill, grid, tmp_pa
             "a few steps and an evaluation after them raise nothing",
             "",
         ),
-        (Severity.GOOD, "keyed items", "yes", ""),
-        (Severity.WARNING, "additive loss", "no", "Take means."),
-        (Severity.WARNING, "keyed draws", "not determined", ""),
+        (Severity.GOOD, "same after a resume", "yes", ""),
+        (Severity.WARNING, "same on every layout", "no", "Take means."),
+        (Severity.WARNING, "seeds apply", "not determined", ""),
         (Severity.GOOD, "fixed batchnorm", "the model has no BatchNorm", ""),
     ]
     assert len(fill.measured) == 3

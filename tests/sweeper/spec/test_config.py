@@ -24,7 +24,8 @@ OPTIONAL = {
     "margin",
     "model",
     "rate_exponent",
-    "order",  # rows of before it was a key are read
+    "order",  # as the next: rows of before it was a key are read
+    "trial",
     "warmup_exponent",
 }
 

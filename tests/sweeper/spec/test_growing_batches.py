@@ -158,3 +158,11 @@ def test_a_measured_growth_before_a_milestone_stands_for_it(planned):
     assert rates == pytest.approx([1, 1, 1, 0.1])
     assert grown.batch_plan.split_at(25).global_batch == 6400
     assert grown.run_id == spec.run_id
+
+
+def test_gradients_may_be_delayed_where_the_growth_is_planned(planned):
+    words = ["gradient_delay=2", "gradient_clip=null", "schedule.max_batch=6400"]
+
+    assert planned(*words).config.gradient_delay == 2
+    with pytest.raises(ValueError, match=r"got gradient_delay=2, schedule\.growth=measured"):
+        planned(*words, "schedule.growth=measured", "noise_span=32", "bn_span=32")

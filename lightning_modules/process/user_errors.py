@@ -1,0 +1,17 @@
+"""Errors that a user's code raises, in a line."""
+
+import sysconfig
+import traceback
+from pathlib import Path
+
+#: Folders of code that is not the user's.
+_OURS = (str(Path(__file__).parents[2] / name) for name in ("lightning_modules", "sweeper"))
+_NOT_THE_USERS = (*_OURS, *sysconfig.get_paths().values(), "<")
+
+
+def describe_error(error: BaseException) -> str:
+    """The text of an error, on a single line, with the user's line that raised it."""
+    text = " ".join("".join(traceback.format_exception_only(error)).split())
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    return f"{text.rstrip('.')}, in {own[-1].filename}, line {own[-1].lineno}" if own else text

@@ -1,0 +1,69 @@
+"""What is guaranteed for a user's habit is the same on every layout, and in a plain Trainer."""
+
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from acceptance import accept
+from habits import HABITS
+
+WORDS = [
+    "batch=16", "base_batch=16", "warmup=0", "epochs=2", "precision=64-true", "metric=val/loss",
+    "metric_mode=min",
+]  # fmt: skip
+#: With draws, an order or counts of the run's, which a plain Trainer does not have.
+OF_THE_RUN = {
+    "rates by batches", "sync batch norm",
+    "dropout layer", "feature dropout", "gradient noise", "random sampler", "weighted sampler",
+    "sampler with replacement", "batch norm with a span",
+}  # fmt: skip
+#: Habits that are right, and are said to be.
+RIGHT = {
+    "plain", "by global step", "by epoch", "by the share of the training", "from the fifth step",
+    "penalty", "gradient penalty", "dropout layer", "rate by global step", "layer norm", "adam",
+    "teacher before each step", "gradient clipped before the step", "one cycle", "cosine by epoch",
+    "every second step", "plateau of validation", "weighted sampler", "callback StepAverage",
+    "callback Watches",
+}  # fmt: skip
+SHARE = 6  # the gate tries one habit in so many
+
+
+def drawn():
+    """A share of the table, by the commit."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, check=False
+    ).stdout
+    return sorted(random.Random(commit).sample(sorted(HABITS), len(HABITS) // SHARE))
+
+
+def check(grid, names):
+    found = accept({name: grid(*HABITS[name], *WORDS)[0] for name in names})
+
+    wrong = {}
+    for name, verdict in found.items():
+        far = dict(verdict["far"])
+        if "2 ranks" not in verdict["same"]:
+            far.pop("ranks")
+        if name in OF_THE_RUN:
+            far.pop("plain")
+        is_guaranteed = verdict["same"] and "fixed batchnorm" not in verdict["missing"]
+        if is_guaranteed and not all(d is not None and d < 1e-7 for d in far.values()):
+            wrong[name] = verdict
+    assert wrong == {}
+    refused = {n: v["message"] for n, v in found.items() if n in RIGHT and not v["same"]}
+    assert refused == {}
+
+
+def test_there_are_many():
+    assert len(HABITS) >= 80
+    assert {*HABITS} >= RIGHT | OF_THE_RUN
+
+
+def test_a_share_of_the_habits_drawn_by_the_commit(grid):
+    check(grid, drawn())
+
+
+@pytest.mark.acceptance
+def test_all_habits(grid):
+    check(grid, list(HABITS))
