@@ -236,6 +236,8 @@ def collect_points(
     frame = frame[frame.index.isin(usable, level=0)]
     settings = frame.index.to_frame(index=False)
     square, free = cells.keep(cells.points["global_batch"].isin(usable)).scatter("global_batch")
+    if cells.no_interval:  # of seeds that all measured the same only rounding is left
+        square, free = 0.0, 0.0
     batches = settings["global_batch"].to_numpy(float)
     points = Points(
         batches=batches,

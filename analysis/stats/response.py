@@ -231,7 +231,8 @@ def fit_shapes(fitter: Fitter, shifts: Array, num_parameters: int = 1) -> list[S
     apart = int((weights > 0).sum()) - fitter.levels.shape[1]
     shapes: list[Shape] = []
     for columns in range(2, min(_MOST_COLUMNS, max(2, settings - 1)) + 1):
-        count = columns + points.others.shape[1] + num_parameters
+        moves = num_parameters if len(fitter.batches) > 1 else 0
+        count = columns + points.others.shape[1] + moves
         freedom = apart + points.free - count - 2
         if apart < count or (freedom <= 0 and columns > 2):
             continue
@@ -439,13 +440,12 @@ def fit_response(points: Points, rng: np.random.Generator, draws: int) -> Respon
     fitters = [f for f in (_settle(points, law, departure) for departure in _DEPARTURES) if f]
     if not fitters:
         return None
-    moves = int(len(fitters[0].batches) > 1)
-    exponent, shapes, places = search_law(fitters, EXPONENTS, law, moves)
+    exponent, shapes, places = search_law(fitters, EXPONENTS, law)
     for _ in range(_ROUNDS if points.offset else 0):
         best = _best_places(shapes, law, exponent.value)
         at = float(np.clip(best.mean(), points.places.min(), points.places.max()))
         law = _law(points, at)
-        exponent, shapes, places = search_law(fitters, EXPONENTS, law, moves)
+        exponent, shapes, places = search_law(fitters, EXPONENTS, law)
     shape, best = best_shape(shapes), _best_places(shapes, law, exponent.value)
     moved = law(np.array([[exponent.value]]))[0]
     tops, exponents = _draw_tops(shapes, places, rng, draws)
@@ -458,7 +458,7 @@ def fit_response(points: Points, rng: np.random.Generator, draws: int) -> Respon
             drawn + off + error * rng.standard_normal(drawn.shape),
         )
         exponent = _scatter_interval(exponent, off, shape.fitter.x, p)
-    if _most_settings(points) == 3:
+    if _most_settings(points) == 3 and len(shape.fitter.batches) > 1:
         exponent = _stretch_from_grid(exponent, shape.fitter)
     return Response(
         shape.fitter, fitters, shapes, places, law, exponent, moved, best, drawn, exponents,
@@ -527,7 +527,7 @@ def _settle(points: Points, law: Shifts, departure: float) -> Fitter | None:
         if not (shapes := fit_shapes(fitter, shifts)):
             return None
         shape = best_shape(shapes)
-        fit, variance = _values(shape), max(shape.variance, least)
+        fit, variance = _values(shape), float(np.nanmax([shape.variance, least]))
         level = np.bincount(points.groups, fitter.weights * (points.measured - fit))
         level = level / np.maximum(np.bincount(points.groups, fitter.weights), 1e-300)
         measured, noise = points.measured - level[points.groups], np.sqrt(variance / points.counts)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_responses import Grid
 from simulated_studies import simulated_curves, simulated_runs
 
 import analysis
@@ -153,14 +154,12 @@ def test_the_drawn_response_is_highest_at_the_estimate():
 
 
 def test_where_no_one_response_fits_lines_join_the_means():
-    """Each batch's best lies off every law by a factor, with next to no noise."""
-    best = {256: 1.0, 512: 20.0, 1024: 3.0, 2048: 15.0}
-    law = lambda b, w: 0.7 - 0.02 * (np.log1p(w) - np.log1p(best[b])) ** 2  # noqa: E731
-    (compared,) = analysis.group_comparable(
-        runs_of([*best], [0, 1, 3, 7, 15, 30], law=law, noise=1e-5)
-    )
+    """The best rates follow no law of the batch, with next to no noise."""
+    grid = Grid(loss=lambda u: 0.009 * u**2, off=0.4, noise=0.0005)
+    runs = grid.runs(np.random.default_rng(0))
+    (compared,) = analysis.group_comparable(runs, (*analysis.AXES, "base_lr"))
 
-    drawing = analysis.draw_best_warmups(compared)
+    drawing = analysis.draw_best_rates(compared)
 
     assert (
         "lines join the means, as no one response can be fitted to all batches." in drawing.caption
