@@ -247,7 +247,8 @@ def judge_beside(
     if not wild:
         return found
     without = judge([arm[arm.index.isin(kept.index)] for arm in arms])
-    said = f"{wild} (without: {without.verdict}, p = {without.p:.2g} if it were the only claim)"
+    verdict = UNDECIDED if without.p > ONE_SIDED else without.verdict
+    said = f"{wild} (without: {verdict}, p = {without.p:.2g} if it were the only claim)"
     return replace(found, why="; ".join(filter(None, [said, found.why])))
 
 

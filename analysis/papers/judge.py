@@ -123,7 +123,7 @@ def describe_verdict(verdict: Verdict, family: int = 1) -> str:
     """
     scale, unit = (100, "points") if verdict.unit == "accuracy" else (1, verdict.unit)
     parts = [f"{verdict.text} ({verdict.where})"]
-    if not np.isnan(verdict.effect):
+    if not np.isnan(verdict.effect) and not np.isinf([verdict.low, verdict.high]).all():
         sign, words = 1.0, f"effect {scale * verdict.effect:.3g} {unit}"
         if verdict.first:
             sign, more = (-1.0, "lower") if verdict.effect < 0 else (1.0, "higher")

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.stats.answer import Answer
-from analysis.stats.optimum import collect_points
+from analysis.stats.optimum import collect_points, near_best
 from analysis.stats.replicates import Array, Replicates, make_rng
 from analysis.stats.response import fit_response
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
@@ -114,7 +114,8 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     """Take each batch at the setting that one response for all batches puts highest.
 
     Settings at which a run diverged are not chosen, nor those of one seed where others have more.
-    Where no such response fits, or none has three values at a batch, the highest mean decides.
+    nor those whose mean is two errors behind another's. Where no such response fits, or none has
+    three values at a batch, the highest mean decides.
     """
     if not columns:
         chosen = runs[["global_batch"]].drop_duplicates().sort_values("global_batch")
@@ -128,10 +129,15 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     frame["fit"], refit, variance = _smooth(cells, columns, metric, lost)
     is_usable = ~pd.MultiIndex.from_frame(frame[by]).isin(lost.index)
     is_usable &= (frame["count"] >= min(2, frame["count"].max())).to_numpy()
-    batches = frame["global_batch"].to_numpy()
+    batches, means = frame["global_batch"].to_numpy(), frame["mean"].to_numpy(float)
+    error = np.sqrt(variance / frame["count"].to_numpy(float))
     places = [np.flatnonzero((batches == batch) & is_usable) for batch in np.unique(batches)]
     places = [place for place in places if len(place)]
-    best = [int(place[frame["fit"].to_numpy()[place].argmax()]) for place in places]
+    best: list[int] = []
+    for place in places:  # what is measured to be worse is not chosen, whatever the response says
+        top = place[means[place].argmax()]
+        near = place[means[top] - means[place] <= 2 * np.hypot(error[top], error[place])]
+        best.append(int(near[frame["fit"].to_numpy()[near].argmax()]))
     chosen = frame.loc[best, by].reset_index(drop=True)
     chosen["at_end"] = [_end_of(row, frame, columns) for row in chosen.to_dict("records")]
     price = {
@@ -161,7 +167,7 @@ def _smooth(
     cells: Replicates, columns: Sequence[str], metric: Metric, lost: pd.Series
 ) -> tuple[Array, Refit, float]:
     """What each point is chosen by, how that follows from the means, and a replicate's variance."""
-    square, free = cells.scatter("global_batch")
+    square, free = near_best(cells, metric.sign).scatter("global_batch")
     means, variance = metric.sign * cells.means, square / free if free else 0.0
     counts = cells.points.groupby("global_batch")[list(columns)].nunique().max()
     first = max(columns, key=lambda name: counts[name])

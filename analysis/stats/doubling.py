@@ -39,7 +39,7 @@ def describe_doubling(
         doubling = doubling_batch(reached)
     except ValueError as error:
         is_fall = bool(np.any(reached.get("rate_fell", False)))
-        why = f"Where examples double is not known: {error}"
+        why = f"Not answered: {error}"
         why = f"Not answered: {FELL}." if is_fall else why
         return None, None, unanswered(why, STEADY if is_fall else "", given)
     try:

@@ -235,7 +235,7 @@ def collect_points(
     frame["value"] = frame["value"].fillna(frame.groupby(level=0)["value"].transform("min"))
     frame = frame[frame.index.isin(usable, level=0)]
     settings = frame.index.to_frame(index=False)
-    square, free = cells.keep(cells.points["global_batch"].isin(usable)).scatter("global_batch")
+    square, free = near_best(cells, sign).scatter("global_batch")
     if cells.no_interval:  # of seeds that all measured the same only rounding is left
         square, free = 0.0, 0.0
     batches = settings["global_batch"].to_numpy(float)
@@ -252,6 +252,13 @@ def collect_points(
         offset=offset_of(column),
     )
     return points, pd.MultiIndex.from_frame(settings)
+
+
+def near_best(cells: Replicates, sign: float) -> Replicates:
+    """The better half of each batch's points: far from the best, spreads are of another size."""
+    means = pd.Series(sign * cells.means)
+    middle = means.groupby(cells.points["global_batch"].to_numpy()).transform("median")
+    return cells.keep(means >= middle)
 
 
 def offset_of(column: str) -> float:

@@ -32,6 +32,7 @@ _MOST_COLUMNS = 5
 _PLACES = np.linspace(-1.0, 1.0, 241)
 #: The common shape, and the law, are rejected if their p value is smaller than this.
 _REJECTED, _OFF_LAW = 0.001, 0.05
+_TOO_FAR = 4.0  # errors by which the best setting may be behind another
 #: From values of a parameter, shape (values, 1), to shifts of the batches, shape (values, batches).
 Shifts = Callable[[Array], Array]
 
@@ -421,8 +422,20 @@ class Response:
 
     @property
     def is_rejected(self) -> bool:
-        """Whether one shape does not fit all batches."""
-        return self.misfit < _REJECTED
+        """Whether one shape does not fit all batches, or puts a best where another is measured."""
+        if self.misfit < _REJECTED:
+            return True
+        points = self.fitter.points
+        if not points.free:
+            return False
+        error = np.sqrt(points.square / points.free / points.counts)
+        for here in self.fitter.members:
+            known = here[~points.is_bound[here]]
+            chosen, highest = (known[of[known].argmax()] for of in (self.fit, points.measured))
+            behind = points.measured[highest] - points.measured[chosen]
+            if behind > _TOO_FAR * np.hypot(error[highest], error[chosen]):
+                return True
+        return False
 
 
 def fit_response(points: Points, rng: np.random.Generator, draws: int) -> Response | None:
@@ -437,7 +450,8 @@ def fit_response(points: Points, rng: np.random.Generator, draws: int) -> Respon
     """
     at = float(np.median(points.places))
     law = _law(points, at)
-    fitters = [f for f in (_settle(points, law, departure) for departure in _DEPARTURES) if f]
+    settled = [_settle(points, law, departure) for departure in _DEPARTURES]
+    fitters = [f for f in settled if f and fit_shapes(f, law(EXPONENTS[:1, None]))]
     if not fitters:
         return None
     exponent, shapes, places = search_law(fitters, EXPONENTS, law)
