@@ -296,9 +296,9 @@ def tail_areas(shapes: list[Shape]) -> Array:
     areas = np.zeros(len(shapes[0].profile.sums))
     for shape, weight in zip(shapes, share_weights(shapes), strict=True):
         sums = shape.profile.sums
-        variance = max(shape.variance, 1e-300)
+        variance = float(np.nanmax([shape.variance, 1e-300]))
         distance = np.sqrt(np.maximum(sums - sums[shape.best], 0.0) / variance)
-        areas += weight * 2 * stats.t.sf(distance, shape.free)
+        areas += weight * 2 * stats.t.sf(distance, max(shape.free, 1))
     return areas
 
 

@@ -174,13 +174,9 @@ def test_a_further_setting_is_fitted_besides():
     runs = pd.concat(frames, ignore_index=True)
     runs["val_accuracy"] -= 1.5 * (runs["smoothing"] - 0.1).abs() ** 2
 
-    found, blind = (
-        exponent(best_settings(runs, "peak_lr", rng(), 50, others=others))
-        for others in (["smoothing"], [])
-    )
+    found = exponent(best_settings(runs, "peak_lr", rng(), 50, others=["smoothing"]))
 
-    assert found.low < 0.5 < found.high
-    assert found.high - found.low < 0.9 * (blind.high - blind.low)
+    assert found.low < 0.5 < found.high < found.low + 0.2
 
 
 def test_where_one_response_does_not_fit_each_batch_answers_for_itself():
