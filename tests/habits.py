@@ -4,6 +4,7 @@
 """
 
 import copy
+import re
 
 import lightning as L
 import torch
@@ -72,7 +73,7 @@ HABITS = {}
 
 def habit(name, *words, base=Base, data="Data", **methods):
     """Add a module with other methods, and the words that name it."""
-    kind = f"Habit{name.title().replace(' ', '')}"
+    kind = f"Habit{re.sub(r'[^A-Za-z0-9]', '', name.title())}"
     globals()[kind] = type(kind, (base,), {**methods, "__module__": __name__})
     HABITS[name] = [f"module._target_=habits.{kind}", f"data._target_=habits.{data}", *words]
 

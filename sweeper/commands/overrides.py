@@ -77,7 +77,8 @@ def plain_config(config: DictConfig) -> Config:
 
 def _explain_unresolved(error: OmegaConfBaseException, config: DictConfig) -> str:
     """A sentence on a value that cannot be resolved."""
-    if "raised while resolving interpolation" not in str(error):
+    is_known = "Environment variable" in str(error)
+    if is_known or "raised while resolving interpolation" not in str(error):
         return f"every config value must be given; {explain_error(error)}"
     written: Any = OmegaConf.to_container(config)
     for name in str(error.full_key).split("."):

@@ -25,7 +25,7 @@ from sweeper.spec.identity import targets
 from sweeper.spec.method_checks import check_division
 from sweeper.spec.schedules import GROWING
 from sweeper.spec.sentences import read_model, several
-from sweeper.spec.trainer_settings import changing_callbacks
+from sweeper.spec.trainer_settings import changing_callbacks, check_trainer
 from sweeper.spec.values import Count, Settings, Text
 from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import publish_json, read_as, skip_if_forbidden
@@ -164,7 +164,8 @@ def check_config(config: Mapping[str, Any]) -> None:
     ValueError with a line for each wrong value.
     """
     read_model(_Project, config)
-    run_config({**config, "data": {"num_train_examples": 1, **config["data"]}})
+    settings = run_config({**config, "data": {"num_train_examples": 1, **config["data"]}})
+    check_trainer(settings.trainer)  # before a trial, which has a Trainer of its own
     named = {key: config[key]["_target_"] for key in ("module", "data")}
     named["model"] = own_model(config["module"], config.get("model"))
     check_names((key, path, None) for key, path in named.items() if path)
@@ -222,7 +223,7 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     found = dict(facts["found"])
     _check_trusted(config, found.get(RESUMES, {}).get("classes", ()))
     same = found.get(SAME, {})
-    if config["optimizer"].get("_target_") == OWN_OPTIMIZER:
+    if _has_own_optimizer(config):
         config["own_settings"] = same.get("settings") or None
     if found.get(SEEDS_APPLY, {}).get("seed") not in (None, config["seed"]):
         found[SEEDS_APPLY] = {"holds": False}  # a number, not the run's seed
@@ -325,13 +326,19 @@ def _key(config: Config) -> str:
     )
     read = {key: config[key] for key in (*_READ, *model) if config.get(key)}
     read["callbacks"] = changing_callbacks(config["trainer"].get("callbacks") or ())
-    read["is_own"] = config["optimizer"].get("_target_") == OWN_OPTIMIZER
+    read["is_own"] = _has_own_optimizer(config)
     read["found"] = [*GUARANTEES, config["trial"]]
     try:
         return json.dumps(read, sort_keys=True)
     except TypeError:  # keys that are not text, which cannot be sorted
         check_config(config)
         raise
+
+
+def _has_own_optimizer(config: Config) -> bool:
+    """Whether the module's own optimizer is used; what is no group is refused later."""
+    optimizer = config["optimizer"]
+    return isinstance(optimizer, Mapping) and optimizer.get("_target_") == OWN_OPTIMIZER
 
 
 def _ask_for_facts(configs: Sequence[Config]) -> list[dict[str, Any]]:

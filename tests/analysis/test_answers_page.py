@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from analysis.report.estimates import _ASKED
+
 ROOT = Path(__file__).parents[2]
 
 #: Calls that make an answer, and which of their arguments is its name.
@@ -27,5 +29,6 @@ def test_every_question_is_on_the_page():
     sources = [p.read_text(encoding="utf-8") for p in (ROOT / "analysis").rglob("*.py")]
     names = {name for source in sources for name in names_in(source)}
 
-    assert {"best_batch", "claim", "breaking_batch", "best_warmup_exponent"} <= names
+    assert {"best_batch", "claim", "breaking_batch", "doubling_batch"} <= names
+    names |= {f"best_{word}_exponent" for word in _ASKED.values()}
     assert not [name for name in sorted(names) if f"`{name}`" not in page]

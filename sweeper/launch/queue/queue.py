@@ -10,6 +10,7 @@ A ticket's name is known from its run, so none has to be searched for. Nothing h
 locks or clocks that agree.
 """
 
+import errno
 import os
 import random
 from collections.abc import Iterator, Mapping
@@ -185,8 +186,10 @@ def list_queued(ledger: Ledger, queue: Queue, state: str, why: str) -> list[dict
 def _list(folder: Path) -> list[Path]:
     try:
         names = os.listdir(folder)  # noqa: PTH208  names alone
-    except FileNotFoundError:  # its last run has ended
-        return []
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP, errno.ENOTDIR):
+            raise
+        return []  # its last run has ended, or it is no folder
     return [folder / name for name in names if name.endswith(".json") and name[0] != "."]
 
 
