@@ -63,7 +63,8 @@ class Answer:
         lines = f"{self.question}\n  {said}"
         if not len(self.table):
             return lines
-        return f"{lines}\n{textwrap.indent(self.table.to_string(index=False), '  ')}"
+        rows = self.table.to_string(index=False, na_rep="")
+        return f"{lines}\n{textwrap.indent(rows, '  ')}"
 
 
 def answers_json(answers: Sequence[Answer]) -> str:
