@@ -51,6 +51,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         msg = f"key must be among the tuned numbers {', '.join(numbers)}; got {key}."
         raise ValueError(msg)
     ends = numbers[source]
+    is_log = ends.low > 0  # whatever scale it was tuned on
     trials = tuned.trials[tuned.trials["outcome"].isin(["finished", "diverged"])]
     trials = trials[trials["global_batch"].notna() & trials[key].notna()]
     counts = trials[trials["outcome"] == "finished"].groupby("study").size()
@@ -61,7 +62,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
     if not len(trials):
         return optima
     others = [name for name in numbers if name != source]
-    points = _points(trials, key, others, is_log=ends.log, span=ends.high - ends.low)
+    points = _points(trials, key, others, is_log=is_log, span=ends.high - ends.low)
     if not (first := fit_response(points, rng, 2)):
         return optima
     kept = _nearest_half(points, first.fit)
@@ -72,7 +73,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
 
     def settings(places: Array) -> Array:
         with np.errstate(over="ignore"):
-            return np.exp(places) if ends.log else places * (ends.high - ends.low)
+            return np.exp(places) if is_log else places * (ends.high - ends.low)
 
     found = optima_of(response, num_seeds, rng, draws, settings)
     factors = (trials[key] / trials[source]).groupby(trials["global_batch"]).median().to_numpy()
@@ -85,7 +86,7 @@ def tuned_optima(tuned: Tuned, key: str, rng: np.random.Generator, draws: int = 
         low_edge=factors * ends.low,
         high_edge=factors * ends.high,
         note="; ".join(filter(None, notes)),
-        response=response if ends.log else None,  # the power of another scale says nothing
+        response=response if is_log else None,  # the power of another scale says nothing
     )
 
 
