@@ -87,7 +87,10 @@ def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
 
 def test_a_run_that_never_saves_a_step_in_its_time_is_timed_out(sweeps):
     command = sweeps.start(
-        "model=sleeping", "hydra.launcher.attempts_without_step=2", "hydra.launcher.grace_s=1"
+        "model=sleeping",
+        "trial=false",  # it would sleep in the trial too
+        "hydra.launcher.attempts_without_step=2",
+        "hydra.launcher.grace_s=1",
     )
     for attempt in (1, 2):
         folder = f"{sweeps.results}/attempts/*/{attempt:03d}/slurm.json"
