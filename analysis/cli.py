@@ -28,7 +28,7 @@ from sweeper.console.printing import (
     whole_number,
 )
 from sweeper.planning.exchange import Algorithm
-from sweeper.spec.sentences import several
+from sweeper.spec.sentences import did_you_mean, several
 from sweeper.store.questions import read_questions
 from sweeper.store.schema import RUNS
 
@@ -115,8 +115,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         check_folders(arguments)
         parser, commands = _parser()
-        is_folder = arguments and arguments[0] not in commands and Path(arguments[0]).is_dir()
-        words = ["batch", *arguments] if is_folder or not arguments else arguments
+        words = _name_command(arguments, [*commands])
         options, unknown = parser.parse_known_args(words)
         if unknown:
             commands[words[0]].error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -133,6 +132,23 @@ def main(arguments: Sequence[str]) -> int:
         say(f"Error: {describe_os_error(error) if isinstance(error, OSError) else error}")
         return 2
     return 0
+
+
+def _name_command(arguments: Sequence[str], commands: Sequence[str]) -> Sequence[str]:
+    """The words of a command; without one they are about which batch to train with.
+
+    ValueError for a first word that is neither a command nor a folder.
+    """
+    first = arguments[0] if arguments else "--where"
+    if first in (*commands, "-h", "--help"):
+        return arguments
+    if not first.startswith("-") and not Path(first).is_dir():
+        msg = (
+            f"the first word must be a command or a results folder; got {first}. Commands are "
+            f"{', '.join(commands)}. {did_you_mean(first, commands)}"
+        )
+        raise ValueError(msg.rstrip())
+    return ["batch", *arguments]
 
 
 #: Follows its options; yields what it has to say: answers, and other lines.

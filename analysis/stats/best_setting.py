@@ -84,7 +84,8 @@ class BestSettings:
             return answer
         step = "Extend the grid: sweeper analysis next names the runs."
         words = f"{answer.words} {_describe_ends(rows)}"
-        return replace(answer, words=words, next=step)
+        has_remedy = answer.next and not answer.has_answer
+        return replace(answer, words=words, next=answer.next if has_remedy else step)
 
 
 def along_best(runs: pd.DataFrame, metric: Metric) -> tuple[ComparableRuns, BestSettings] | None:
@@ -113,7 +114,7 @@ def _describe_ends(chosen: pd.DataFrame) -> str:
 def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) -> BestSettings:
     """Take each batch at the setting that one response for all batches puts highest.
 
-    Settings at which a run diverged are not chosen, nor those of one seed where others have more.
+    Settings at which a run diverged are not chosen, nor those of one seed where others have more,
     nor those whose mean is two errors behind another's. Where no such response fits, or none has
     three values at a batch, the highest mean decides.
     """
@@ -126,26 +127,42 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
         return BestSettings(runs, cells.points.assign(at_end=""), columns)
     lost = runs[runs["outcome"] == "diverged"].groupby(by).size()
     frame = cells.points.assign(mean=metric.sign * cells.means, count=cells.counts)
-    frame["fit"], refit, variance = _smooth(cells, columns, metric, lost)
+    fit, refit, variance = _smooth(cells, columns, metric, lost)
     is_usable = ~pd.MultiIndex.from_frame(frame[by]).isin(lost.index)
     is_usable &= (frame["count"] >= min(2, frame["count"].max())).to_numpy()
     batches, means = frame["global_batch"].to_numpy(), frame["mean"].to_numpy(float)
     error = np.sqrt(variance / frame["count"].to_numpy(float))
     places = [np.flatnonzero((batches == batch) & is_usable) for batch in np.unique(batches)]
     places = [place for place in places if len(place)]
-    best: list[int] = []
-    for place in places:  # what is measured to be worse is not chosen, whatever the response says
-        top = place[means[place].argmax()]
-        near = place[means[top] - means[place] <= 2 * np.hypot(error[top], error[place])]
-        best.append(int(near[frame["fit"].to_numpy()[near].argmax()]))
+    best = [int(_choose(means[:, None], fit[:, None], error, place)[0]) for place in places]
     chosen = frame.loc[best, by].reset_index(drop=True)
     chosen["at_end"] = [_end_of(row, frame, columns) for row in chosen.to_dict("records")]
-    price = {
-        int(batches[i]): _price(frame, place, i, refit, variance)
-        for place, i in zip(places, best, strict=True)
-    }
+    truth = fit.copy()
+    for place in places if refit is None else ():  # means scatter more than what they estimate
+        middle, scatter = fit[place].mean(), max(float(fit[place].var()), 1e-300)
+        shrunk = max(0.0, 1 - float((error[place] ** 2).mean()) / scatter)
+        truth[place] = middle + shrunk * (fit[place] - middle)
+    drawn = truth[:, None] + error[:, None] * make_rng().standard_normal((len(fit), _DRAWS))
+    again = refit(drawn) if refit else drawn
+    price: dict[int, float] = {}
+    for place, i in zip(places, best, strict=True):
+        taken = _choose(drawn, again, error, place)
+        off = drawn[taken, np.arange(_DRAWS)] - truth[place].max()
+        price[int(batches[i])] = max(0.0, float((off**2).mean() - error[i] ** 2))
     found = BestSettings(runs, chosen, columns, price)
     return replace(found, runs=found.keep_chosen(runs))
+
+
+def _choose(means: Array, fit: Array, error: Array, place: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Of a batch's points, in each column the one with the highest fit that is not behind.
+
+    Behind is by two errors of the difference from the highest mean: what is measured to be worse is
+    not chosen, whatever the response says.
+    """
+    top = place[means[place].argmax(axis=0)]
+    behind = means[top, np.arange(means.shape[1])] - means[place]
+    is_near = behind <= 2 * np.hypot(error[top], error[place][:, None])
+    return place[np.where(is_near, fit[place], -np.inf).argmax(axis=0)]
 
 
 def _end_of(row: Mapping[Hashable, Any], frame: pd.DataFrame, columns: Sequence[str]) -> str:
@@ -165,8 +182,11 @@ Refit = Callable[[Array], Array]
 
 def _smooth(
     cells: Replicates, columns: Sequence[str], metric: Metric, lost: pd.Series
-) -> tuple[Array, Refit, float]:
-    """What each point is chosen by, how that follows from the means, and a replicate's variance."""
+) -> tuple[Array, Refit | None, float]:
+    """What each point is chosen by, how that follows from the means, and a replicate's variance.
+
+    Without a response that fits it is the mean itself, and nothing follows.
+    """
     square, free = near_best(cells, metric.sign).scatter("global_batch")
     means, variance = metric.sign * cells.means, square / free if free else 0.0
     counts = cells.points.groupby("global_batch")[list(columns)].nunique().max()
@@ -175,27 +195,15 @@ def _smooth(
     found = collect_points(cells, first, metric.sign, lost, others)
     response = fit_response(found[0], make_rng(), 1) if found else None
     if not found or not response or response.is_rejected:
-        return means, lambda values: values, variance
+        return means, None, variance
     index, names = found[1], ["global_batch", first, *others]
     at = index.get_indexer(pd.MultiIndex.from_frame(cells.points[names].astype(float)))
     if (at < 0).any():  # a batch with too few settings for the response
-        return means, lambda values: values, variance
+        return means, None, variance
 
     def refit(values: Array) -> Array:
         every = np.repeat(response.fitter.points.measured[:, None], values.shape[1], axis=1)
         every[at] = values
         return response.refit(every)[at]
 
-    return refit(means[:, None])[:, 0], refit, max(response.variance, variance)
-
-
-def _price(
-    frame: pd.DataFrame, place: NDArray[np.intp], best: int, refit: Refit, variance: float
-) -> float:
-    """What choosing adds to the variance of a batch's mean: chosen anew in draws from the fit."""
-    truth, counts = frame["fit"].to_numpy(float), frame["count"].to_numpy(float)
-    noise = make_rng().standard_normal((len(frame), _DRAWS)) * np.sqrt(variance / counts)[:, None]
-    drawn = truth[:, None] + noise
-    taken = place[refit(drawn)[place].argmax(axis=0)]
-    error = drawn[taken, np.arange(_DRAWS)] - truth[place].max()
-    return max(0.0, float((error**2).mean() - variance / counts[best]))
+    return refit(means[:, None])[:, 0], refit, variance or response.shape.variance

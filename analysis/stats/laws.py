@@ -9,7 +9,8 @@ import pandas as pd
 from analysis.stats.optimum import Optima
 from analysis.stats.places import lowest
 from analysis.stats.replicates import DRAWS, LEVEL, NO_SPREAD, ROUNDING, Array, Estimate, stretch
-from analysis.stats.response import EXPONENTS, best_shape, fit_all_shapes, search_law
+from analysis.stats.response import EXPONENTS
+from analysis.stats.shapes import best_shape, fit_all_shapes, search_law
 from analysis.stats.wild import add_without, drop_wild
 
 

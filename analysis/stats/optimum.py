@@ -8,7 +8,8 @@ import pandas as pd
 
 from analysis.stats.powers import batch_power
 from analysis.stats.replicates import DRAWS, NO_SPREAD, Array, Estimate, Replicates
-from analysis.stats.response import Fitter, Points, Response, fit_response
+from analysis.stats.response import Response, fit_response
+from analysis.stats.shapes import Fitter, Points
 from analysis.stats.wild import add_without, drop_wild
 from analysis.tables.metric import ACCURACY, Metric
 
@@ -236,7 +237,7 @@ def collect_points(
     frame = frame[frame.index.isin(usable, level=0)]
     settings = frame.index.to_frame(index=False)
     square, free = near_best(cells, sign).scatter("global_batch")
-    if cells.no_interval:  # of seeds that all measured the same only rounding is left
+    if cells.no_interval == NO_SPREAD:  # of seeds that all measured the same only rounding is left
         square, free = 0.0, 0.0
     batches = settings["global_batch"].to_numpy(float)
     points = Points(

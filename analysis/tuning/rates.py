@@ -19,7 +19,8 @@ from analysis.stats.replicates import (
     percentile_interval,
     student_factor,
 )
-from analysis.stats.response import Points, Response, fit_response
+from analysis.stats.response import Response, fit_response
+from analysis.stats.shapes import Points
 from analysis.tuning.studies import Tuned, best_trials, finished_trials
 
 Number = FloatDistribution | IntDistribution

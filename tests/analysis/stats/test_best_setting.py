@@ -1,6 +1,7 @@
 """Each batch at its best setting: what is chosen, what choosing costs, and who uses it."""
 
 import json
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -124,3 +125,42 @@ def test_claims_are_at_each_points_best_rate():
 
     assert [v.verdict for v in together.verdicts] == [v.verdict for v in alone.verdicts]
     assert "each point at its best peak_lr" in together.compared.about
+
+
+@pytest.mark.parametrize(("gain", "least", "most"), [(0.0, 0.5, 3.0), (0.2, 0.0, 0.1)])
+def test_choosing_has_a_price_where_settings_are_alike_and_none_where_one_is_best(
+    gain, least, most
+):
+    """The luckiest of eight is taken: its mean is off by more than that of any one setting."""
+    rng, spread = np.random.default_rng(5), 0.0015
+    runs = pd.DataFrame(
+        [
+            (b, *s, seed)
+            for b in BATCHES
+            for s in product((1.0, 2.0), repeat=3)
+            for seed in range(3)
+        ],
+        columns=["global_batch", "a", "b", "c", "seed"],
+    ).assign(outcome="finished")
+    is_best = (runs[["a", "b", "c"]] == 2).all(axis=1)
+    runs["val_accuracy"] = 0.7 + gain * is_best + spread * rng.standard_normal(len(runs))
+
+    price = choose_settings(runs, ["a", "b", "c"], ACCURACY).price
+
+    assert least <= np.mean([*price.values()]) / (spread**2 / 3) <= most
+
+
+def test_a_setting_that_is_measured_to_be_worse_is_not_chosen():
+    """At 2,048 the rate .4 is three errors ahead of .2, where the response has its best."""
+    runs, rng = rate_study(np.random.default_rng(0), noise=0.0), np.random.default_rng(0)
+    of_seeds = [rng.permutation([-1, 0, 1]) for _ in range(len(runs) // 3)]  # no mean moves
+    runs["val_accuracy"] += 0.0015 * np.concatenate(of_seeds)
+    at = runs["global_batch"].eq(2048) & np.isclose(runs["peak_lr"], [0.4] * len(runs))
+    ahead = runs.loc[(runs["global_batch"] == 2048) & (runs["peak_lr"] == 0.2), "val_accuracy"]
+    behind = ahead.mean() - runs.loc[at, "val_accuracy"].mean()
+    runs.loc[at, "val_accuracy"] += behind + 3 * 0.0015 * (2 / 3) ** 0.5
+
+    best = choose_settings(runs, ["peak_lr"], ACCURACY)
+
+    assert best.chosen["peak_lr"].tolist() == pytest.approx([0.05, 0.05, 0.1, 0.1, 0.4], rel=1.01)
+    assert best.chosen["peak_lr"].iloc[-1] == pytest.approx(0.4)
