@@ -27,6 +27,7 @@ from analysis.stats.shapes import (
     fit_shapes,
     search_law,
     shape_columns,
+    share_weights,
     tail_areas,
 )
 
@@ -42,6 +43,7 @@ _ROUNDING = 1e-6
 _PLACES = np.linspace(-1.0, 1.0, 241)
 #: The common shape, and the law, are rejected if their p value is smaller than this.
 _REJECTED, _OFF_LAW = 0.001, 0.05
+_UNLIKELY, _STEP = 1e-3, 3  # shapes and places that are left out of draws
 _TOO_FAR = 4.0  # errors by which the best setting may be behind another
 
 
@@ -286,6 +288,8 @@ def _draw_tops(
     noise = np.sqrt(best.variance) * student_factor(best.free)
     noise = noise * rng.standard_normal((len(values), draws)) * (fitter.weights > 0)[:, None]
     raw = ((basis @ (basis.T @ values))[:, None] + noise) / root[:, None]
+    weights = share_weights(shapes)
+    shapes = [shape for shape, weight in zip(shapes, weights, strict=True) if weight > _UNLIKELY]
     least: list[NDArray[np.intp]] = []
     scores: list[Array] = []
     rooted: list[Array] = []
@@ -293,10 +297,11 @@ def _draw_tops(
         own = shape.fitter
         size = int((own.weights > 0).sum()) - own.levels.shape[1] + points.free
         drawn = own.residuals(raw)
-        projected = (np.swapaxes(shape.profile.basis, 1, 2) @ drawn) ** 2
+        every = shape.profile.basis[::_STEP]  # places lie far closer than draws scatter
+        projected = (np.swapaxes(every, 1, 2) @ drawn) ** 2
         sums = np.maximum((drawn**2).sum(axis=0) - projected.sum(axis=1), 0.0) + points.square
         seen = max(float(shape.profile.sums[shape.best] + points.square), 1e-300)
-        least.append(sums.argmin(axis=0))
+        least.append(_STEP * sums.argmin(axis=0))
         scores.append(size * np.log(np.maximum(sums.min(axis=0), 1e-300) / seen) + shape.criterion)
         rooted.append(drawn)
     chosen = np.argmin(scores, axis=0)
