@@ -255,7 +255,8 @@ def _scale(metric: Metric) -> tuple[int, str]:
 
 
 def _name_batches(batches: Iterable[int]) -> str:
-    return " and ".join(f"{batch:,}" for batch in sorted(batches))
+    *first, last = ["", *(f"{batch:,}" for batch in sorted(batches))]
+    return " and ".join(filter(None, [", ".join(first[1:]), last]))
 
 
 def _describe_speed(chosen: pd.Series, within: pd.DataFrame, table: pd.DataFrame) -> str:

@@ -4,7 +4,9 @@ No connection is kept: jobs take runs from the queue of their layout and publish
 queued already are only followed, and jobs are submitted for those that have none.
 """
 
+import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -65,7 +67,7 @@ def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Ev
     try:
         yield from follow(tasks, ledger, cluster, detach=request.detach, stays=_STAYS)
     except KeyboardInterrupt:
-        yield Event(said=[_JOBS_STAY] if cluster.specs else [])
+        yield Event(said=[_JOBS_STAY] if cluster.tasks else [])
         raise
 
 
@@ -94,7 +96,8 @@ class _Cluster:
         self._looks_without_job: dict[str, int] = {}
         self._warned: set[str] = set()
         #: The runs that were queued, by id.
-        self.specs: dict[str, RunSpec] = {}
+        self.tasks: dict[str, Task] = {}
+        self._without_job = Counter[str]()  # runs of a layout for which jobs of others seemed free
 
     def list_runs(self) -> set[str]:
         """The ids of the queued runs."""
@@ -120,12 +123,18 @@ class _Cluster:
             lacking = jobs_for(len(known) + len(new), self._request) - len(alive)
             if layout.is_being_submitted:
                 lacking = jobs_for(len(new), self._request)
+            self._without_job[name] += max(0, jobs_for(len(new), self._request) - max(0, lacking))
             is_served = bool(alive) or layout.is_being_submitted
             submitted = new if is_served else [t for t in group if t.spec.run_id not in busy]
             attached += len(group) - len(submitted)
-            self.specs |= {task.spec.run_id: task.spec for task in group}
+            self.tasks |= {task.spec.run_id: task for task in group}
             largest = commands.max_array_size()
-            for array in make_arrays(submitted or group, lacking, self._request, largest):
+            arrays = [*make_arrays(submitted or group, lacking, self._request, largest)]
+            in_arrays = {task.spec.run_id for array in arrays for task in array.tasks}
+            others = [task for task in new if task.spec.run_id not in in_arrays]
+            for ticket in make_tickets(others, secrets.token_hex(6)):
+                layout.queue.add(ticket)  # for the jobs that there are
+            for array in arrays:
                 refused += yield from self._submit(array, layout, known, is_open=is_open)
         if attached:
             are = "is" if attached == 1 else "are"
@@ -156,11 +165,10 @@ class _Cluster:
         except BaseException as error:
             for run_id in {*runs} - known:
                 layout.queue.remove(run_id)
+                del self.tasks[run_id]
             layout.discard_submission(array.name)
             if not isinstance(error, Refused):
                 raise
-            for run_id in runs:
-                del self.specs[run_id]
             yield self._report_refusal(len(runs), str(error), is_open=is_open)
             return [*array.tasks]
         layout.record_job(array.name, job)
@@ -175,7 +183,7 @@ class _Cluster:
 
     def _report_refusal(self, count: int, why: str, *, is_open: bool) -> Event:
         """Say once why runs were not submitted; ValueError if nothing was submitted before."""
-        if not self.specs:
+        if not self.tasks:
             raise ValueError(why)
         is_news = why not in self._warned
         self._warned.add(why)
@@ -184,22 +192,34 @@ class _Cluster:
         return Event(said=[text] * is_news)
 
     def look(self) -> list[str]:
-        """End the runs of layouts that have no job left; why jobs wait, once for each reason."""
+        """End runs whose jobs are gone, or submit more; why jobs wait, once for each reason.
+
+        A job that was about to end when a run was queued takes it no more.
+        """
         jobs = list_jobs([*self._layouts.values()])
-        reasons = set[str]()
+        reasons, said = set[str](), list[str]()
         for name, layout in self._layouts.items() if jobs is not None else ():
             alive: list[Queued] = layout.alive(jobs or [])
-            is_gone = not alive and not layout.is_being_submitted
-            looks = self._looks_without_job.get(name, 0) + 1 if is_gone else 0
+            runs = layout.queue.list_runs()
+            lacking = jobs_for(len(runs), self._request) - len(alive)
+            is_short = lacking > 0 and not layout.is_being_submitted
+            looks = self._looks_without_job.get(name, 0) + 1 if is_short else 0
             self._looks_without_job[name] = looks
-            for run_id in layout.queue.list_runs() if looks >= _LOOKS_BEFORE_GONE else ():
-                if spec := self.specs.get(run_id):
-                    self._end_without_job(spec, layout)
+            if looks < _LOOKS_BEFORE_GONE:
+                continue
+            ours = [self.tasks[run_id] for run_id in runs if run_id in self.tasks]
+            if ours and (jobs_due := min(lacking, self._without_job.pop(name, 0))):
+                for array in make_arrays(ours, jobs_due, self._request, commands.max_array_size()):
+                    submitting = self._submit(array, layout, runs, is_open=False)
+                    said += [text for event in submitting for text in event.said]
+            elif not alive:
+                for task in ours:
+                    self._end_without_job(task.spec, layout)
             # what follows a comma differs from one look to the next: UnavailableNodes:...
             reasons |= {job.reason.partition(",")[0] for job in alive if job.state == "PD"}
         reasons -= _USUAL | self._warned
         self._warned |= reasons
-        return [
+        return said + [
             f"Jobs wait because of {reason} (`man squeue`): if that cannot pass, scancel ends them."
             for reason in sorted(reasons)
         ]

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import count, islice
 
 import pytest
 from omegaconf import OmegaConf
@@ -35,12 +35,12 @@ def request_():
 def busy(monkeypatch):
     """A cluster whose programs fail as often as is said; the queue that they tell."""
     fails = {"sbatch": [], "squeue": []}
-    jobs = []
+    jobs, numbers = [], count()
 
     def submit(*_, **__):
         if fails["sbatch"] and fails["sbatch"].pop(0):
             raise Refused(explain_refusal(SILENT))
-        job = str(len(jobs))
+        job = str(next(numbers))
         jobs.append(Queued(job=job, index=0, state="R", reason="", comment=""))
         return job
 
@@ -97,6 +97,29 @@ def test_a_controller_that_does_not_answer_is_said_to_and_nothing_is_left(
 
     assert [path.name for path in ledger.results.glob("slurm/*/*")] == ["queued"]
     assert not list(ledger.results.glob("slurm/*/queued/*"))
+
+
+def test_a_run_queued_while_the_last_job_is_about_to_end_gets_a_job_of_its_own(
+    request_, busy, tasks, ledger
+):
+    """SLURM still lists the job, which takes no more runs."""
+    _, jobs = busy
+    following = run_on_slurm(iter([tasks[0], None, tasks[1], *[None] * 50]), ledger, request_)
+    assert any(event.said for event in islice(following, 5))
+    (layout,) = list_layouts(ledger)
+    layout.queue.remove(tasks[0].spec.run_id)  # as its job has trained it
+
+    said, ended = [], {}
+    for event in islice(following, 60):
+        said += event.said
+        ended |= event.ended
+        if layout.queue.list_runs() == {tasks[1].spec.run_id}:
+            jobs[:] = [job for job in jobs if job.job != "0"]
+        if "1" in {job.job for job in jobs}:
+            break
+
+    assert [job.job for job in jobs] == ["1"], said
+    assert tasks[1].spec.run_id not in ended
 
 
 @pytest.mark.parametrize("name", ["50%", "of %a", "back\\slash"])
