@@ -97,7 +97,7 @@ class _Cluster:
         self._warned: set[str] = set()
         #: The runs that were queued, by id.
         self.tasks: dict[str, Task] = {}
-        self._without_job = Counter[str]()  # runs of a layout for which jobs of others seemed free
+        self._unserved = Counter[str]()  # runs of a layout for which jobs of others seemed free
 
     def list_runs(self) -> set[str]:
         """The ids of the queued runs."""
@@ -123,7 +123,7 @@ class _Cluster:
             lacking = jobs_for(len(known) + len(new), self._request) - len(alive)
             if layout.is_being_submitted:
                 lacking = jobs_for(len(new), self._request)
-            self._without_job[name] += max(0, jobs_for(len(new), self._request) - max(0, lacking))
+            self._unserved[name] += max(0, jobs_for(len(new), self._request) - max(0, lacking))
             is_served = bool(alive) or layout.is_being_submitted
             submitted = new if is_served else [t for t in group if t.spec.run_id not in busy]
             attached += len(group) - len(submitted)
@@ -200,23 +200,22 @@ class _Cluster:
         reasons, said = set[str](), list[str]()
         for name, layout in self._layouts.items() if jobs is not None else ():
             alive: list[Queued] = layout.alive(jobs or [])
-            runs = layout.queue.list_runs()
-            lacking = jobs_for(len(runs), self._request) - len(alive)
-            is_short = lacking > 0 and not layout.is_being_submitted
-            looks = self._looks_without_job.get(name, 0) + 1 if is_short else 0
-            self._looks_without_job[name] = looks
-            if looks < _LOOKS_BEFORE_GONE:
-                continue
-            ours = [self.tasks[run_id] for run_id in runs if run_id in self.tasks]
-            if ours and (jobs_due := min(lacking, self._without_job.pop(name, 0))):
-                for array in make_arrays(ours, jobs_due, self._request, commands.max_array_size()):
-                    submitting = self._submit(array, layout, runs, is_open=False)
-                    said += [text for event in submitting for text in event.said]
-            elif not alive:
-                for task in ours:
-                    self._end_without_job(task.spec, layout)
             # what follows a comma differs from one look to the next: UnavailableNodes:...
             reasons |= {job.reason.partition(",")[0] for job in alive if job.state == "PD"}
+            runs = layout.queue.list_runs()
+            ours = [self.tasks[run_id] for run_id in runs if run_id in self.tasks]
+            is_gone = not alive and not layout.is_being_submitted
+            looks = self._looks_without_job.get(name, 0) + 1 if is_gone else 0
+            self._looks_without_job[name] = looks
+            lacking = jobs_for(len(runs), self._request) - len(alive)
+            if ours and (due := min(max(lacking, 0), self._unserved[name])):
+                self._unserved[name] = 0
+                for array in make_arrays(ours, due, self._request, commands.max_array_size()):
+                    submitting = self._submit(array, layout, runs, is_open=False)
+                    said += [text for event in submitting for text in event.said]
+            elif looks >= _LOOKS_BEFORE_GONE:
+                for task in ours:
+                    self._end_without_job(task.spec, layout)
         reasons -= _USUAL | self._warned
         self._warned |= reasons
         return said + [
