@@ -248,7 +248,7 @@ def judge_beside(
         return found
     without = judge([arm[arm.index.isin(kept.index)] for arm in arms])
     verdict = UNDECIDED if without.p > ONE_SIDED else without.verdict
-    said = f"{wild} (without: {verdict}, p = {without.p:.2g} if it were the only claim)"
+    said = f"{wild}; without, {verdict}: p = {without.p:.2g} if it were the only claim"
     return replace(found, why="; ".join(filter(None, [said, found.why])))
 
 

@@ -104,7 +104,10 @@ def _estimate_costs(cells: Replicates, wild: str, bend: float) -> Answer:
     words = "; ".join(filter(None, parts))
     question = "What does a doubling of the batch cost, in examples to target?"
     words, rows = f"{words[0].upper()}{words[1:]}.", table[["smaller", "larger"]].join(shown)
-    return Answer(name="doubling_cost", question=question, words=words, table=rows)
+    known = bool(table["low"].notna().any())
+    return Answer(
+        name="doubling_cost", question=question, words=words, table=rows, is_answered=known
+    )
 
 
 def cells_without_wild(reached: pd.DataFrame) -> tuple[Replicates, str]:

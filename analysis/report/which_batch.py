@@ -142,7 +142,7 @@ def advise_batch(
         if without.startswith(words):
             words = f"{words} {found}; without, this is the same.{without.removeprefix(words)}"
         else:
-            words = f"{words} {found}; without: {without[0].lower()}{without[1:]}"
+            words = f"{words} {found}; without, {without[0].lower()}{without[1:]}"
     open_ones = table.loc[~(table["at_least"] > 0), "global_batch"]
     is_known = table["at_most"].notna().any()
     settings = {

@@ -124,7 +124,7 @@ def _compare_rules(optima: Optima) -> RuleComparison:
     frame["delta"] = frame["aicc"] - frame["aicc"].min()
     likelihood = np.exp(-frame["delta"] / 2)
     frame["weight"] = likelihood / likelihood.sum()
-    note = "" if len(batches) >= 5 else "rules with a bend need five batches or more"
+    note = "" if len(batches) >= 5 else "Rules with a bend need five batches or more."
     return RuleComparison(frame[_COLUMNS], bends, note)
 
 

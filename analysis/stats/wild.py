@@ -77,5 +77,6 @@ def add_without(found: Estimate, wild: str, without: Estimate) -> Estimate:
     """An estimate whose note names wild seeds and says what it is without them."""
     more = f"; {without.note}" if without.note not in found.note else ""
     plain = "unknown" if np.isnan(without.value) else format_interval(replace(without, note=""))
-    notes = f"{wild} (without: {plain}{more})", found.note
+    plain = "beyond what was run" if np.isinf(without.value) else plain
+    notes = f"{wild}; without, {plain}{more}", found.note
     return replace(found, note="; ".join(filter(None, notes)), without=without)

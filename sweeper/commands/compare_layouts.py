@@ -20,16 +20,17 @@ from typing import Any
 
 from rich.console import Console
 
-from sweeper.commands.project_facts import add_facts
+from sweeper.commands.checks.check import Severity
+from sweeper.commands.checks.project import project_checks
+from sweeper.commands.project_facts import add_facts, has_own_code
 from sweeper.commands.refusals import refuse
-from sweeper.commands.show_plan import overrides_parser, plan_grid
+from sweeper.commands.show_plan import configs_of, overrides_parser, plan_grid
 from sweeper.console.printing import note, text_console, text_table
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import inspect_machine
 from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.config import RunConfig
-from sweeper.spec.guarantee_names import GUARANTEES, OF_LAYOUTS, missing
 from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.outcomes import DONE, RUN_FAILED
 from sweeper.spec.run_spec import RunSpec, run_spec
@@ -154,7 +155,8 @@ def main(arguments: Sequence[str]) -> int:
         console.print(_VALUE_DIFFERS)
     for tensor in sorted({row.tensor for row in rows if not row.same_training and row.tensor}):
         console.print(_TENSOR_DIFFERS.format(tensor))
-    for reason in find_reasons(spec):
+    (given,) = configs_of(options.overrides, config_dir=options.config_dir)
+    for reason in find_reasons(given):
         console.print(reason)
     return RUN_FAILED
 
@@ -172,17 +174,12 @@ _VALUE_DIFFERS = (
 )
 
 
-def find_reasons(spec: RunSpec) -> list[str]:
-    """Why the layouts of a user's module may differ, as far as known; empty for our own module."""
-    if not spec.config.has_own_code:
-        return []
-    module = spec.config.model_name
-    found = [
-        f"Not confirmed for {module}: {name}. {GUARANTEES[name]}"
-        for name in missing(spec.facts.guarantees or ())
-        if name in OF_LAYOUTS
-    ]
-    return [*found, "`sweeper doctor` with the same overrides says more."] if found else []
+def find_reasons(config: dict[str, Any]) -> Iterator[str]:
+    """What differs first in the trial of a user's module, and the remedy; nothing for our own."""
+    if has_own_code(config["module"], config.get("model")):
+        for check in project_checks(config):
+            if check.severity is not Severity.GOOD:
+                yield f"{check.what}: {check.found}. {check.do}".strip()
 
 
 def compare(

@@ -160,7 +160,7 @@ def test_rules_with_a_bend_are_not_judged_on_four_batches():
     comparison = compare_rules(best_lrs(runs[runs["global_batch"] > 3840], rng, 200))
 
     assert set(comparison.table["rule"]) == {"none", "sqrt", "linear", "power"}
-    assert comparison.note == "rules with a bend need five batches or more"
+    assert comparison.note == "Rules with a bend need five batches or more."
 
 
 def test_the_rule_of_four_is_on_evaluations_where_epochs_have_several():

@@ -106,9 +106,9 @@ def test_advice_and_steps_say_what_they_would_be_without_a_wild_seed():
     steps = steps_to_target(reached())
 
     assert "Seed 2 at 1,024, warmup 5, linear is " in words
-    assert words.endswith(f"; without: u{same[1:]}")
+    assert words.endswith(f"; without, u{same[1:]}")
     assert steps.notes[0].startswith("Seed 2 at 1,024 is ")
-    assert "(without: 1,0" in steps.notes[0]
+    assert "; without, 1,0" in steps.notes[0]
 
 
 @pytest.mark.parametrize(("loss", "said"), [(0.02, "reproduced"), (0.0, "undecided")])
@@ -126,7 +126,7 @@ def test_a_claim_says_what_it_would_be_without_a_wild_seed(loss, said):
 
     assert verdict.p > 0.05
     assert verdict.why.startswith("seed 4 at 30,720, warmup 5, linear is ")
-    assert f"(without: {said}, p = " in verdict.why
+    assert f"; without, {said}: p = " in verdict.why
 
 
 @pytest.mark.parametrize(

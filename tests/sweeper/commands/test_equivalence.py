@@ -9,13 +9,10 @@ from sweeper.commands.compare_layouts import (
     Trained,
     compare,
     differences_between,
-    find_reasons,
     main,
 )
 from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import run_config
-from sweeper.spec.guarantee_names import OF_LAYOUTS
-from sweeper.spec.run_spec import run_spec
 
 LAYOUTS = [
     {"devices": 1, "micro_batch": 3840},
@@ -168,19 +165,19 @@ def test_a_metric_that_differs_is_told_where_the_weights_agree(changes, verdict)
     assert (row.same_training and not row.holds) == (verdict == "value DIFFERS")
 
 
-def test_what_makes_layouts_of_a_users_module_differ_is_what_was_not_found_to_hold(grid):
-    words = ["module=own", "module._target_=a.B", "data=own", "data._target_=a.C", "batch=32"]
-    more = ["+data.num_train_examples=64", "metric=loss", "metric_mode=min"]
-    (own,) = grid(*words, *more)
-    held = ["fixed batchnorm", "seeds apply"]
+@pytest.mark.slow
+def test_layouts_of_a_users_module_that_differ_are_told_why(tmp_path, monkeypatch, capsys):
+    """By what differs first in the trial, as the doctor says it; nothing of our own modules."""
+    monkeypatch.chdir(tmp_path)
+    own = ["module._target_=late_strangers.SummedModule", "data._target_=strangers.DataModule"]
+    words = ["batch=32", "metric=val/mse/dataloader_idx_0", "metric_mode=min"]
 
-    assert find_reasons(run_spec({**own, "guarantees": held})) == [
-        "Not confirmed for B: same on every layout. Unless a step is the same in all micro-batches "
-        "and on all ranks, each layout trains otherwise.",
-        "`sweeper doctor` with the same overrides says more.",
-    ]
-    assert find_reasons(run_spec({**own, "guarantees": list(OF_LAYOUTS)})) == []
-    assert find_reasons(run_spec(grid("bn_span=80")[0])) == []
+    assert main([*own, *words, "--layouts=1x1,1x2", "--precision=64-true"]) == 1
+
+    shown, _ = capsys.readouterr()
+    assert "DIFFERS" in shown
+    assert "\nsame on every layout: the loss " in shown
+    assert "Take the mean over examples." in shown
 
 
 def test_a_schedule_in_parts_of_the_training_is_compared_over_an_epoch(capsys):
