@@ -2,13 +2,16 @@
 
     python tests/stub_worker.py RESULTS [--epoch-s 0.01] [--machine NAME] [--lease-s 60]
 
-With --epoch-s inf a run waits after its first epoch until it is stopped.
+With --epoch-s inf a run waits after its first epoch until it is stopped; --clock-s sets its clock
+fast; --full MARKER is a disk that is full while the marker is there.
 
 As another machine, its processes cannot be seen, and it is presumed dead after its lease. Without
 torch, hundreds of them fit on a machine.
 """
 
 import argparse
+import errno
+import io
 import json
 import math
 import os
@@ -23,6 +26,7 @@ from zipfile import ZipFile
 from sweeper.launch import ranks as rank_processes
 from sweeper.launch.local import launcher
 from sweeper.launch.local.slots import Machine
+from sweeper.launch.queue import queue_worker
 from sweeper.launch.queue.queue import Queue
 from sweeper.launch.queue.queue_worker import FirstSignal, Worker
 from sweeper.launch.ranks import Running, worker_failure
@@ -117,10 +121,10 @@ def forget_torch():
 
 def see_names_late(seconds):
     """Leave names out of listings until they are so old, as network file systems do."""
-    real = os.listdir
+    real, now = os.listdir, time.time
 
     def listdir(path="."):
-        seen_s, names = time.time() - seconds, []
+        seen_s, names = now() - seconds, []
         for name in real(path):
             with suppress(OSError):
                 if Path(path, name).stat().st_ctime < seen_s:
@@ -130,6 +134,27 @@ def see_names_late(seconds):
     os.listdir = listdir
 
 
+def fill_disk_while(marker):
+    """Have every file that would be written fail while there is a marker, as on a full disk."""
+    writes = {"open": lambda mode: {*"wax+"} & {*str(mode)}, "mkdir": lambda _: True}
+
+    def refuse(function):
+        real, is_write = getattr(holders[function], function), writes[function]
+
+        def act(path, mode="r", *arguments, **named):
+            if is_write(mode) and marker.exists():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            given = (mode, *arguments) if function == "open" or mode != "r" else arguments
+            return real(path, *given, **named)
+
+        setattr(holders[function], function, act)
+
+    holders = {"open": io, "mkdir": os}
+    for function in writes:
+        refuse(function)
+    queue_worker._TRY_AGAIN_S = 0.3
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results")
@@ -137,9 +162,16 @@ def main():
     parser.add_argument("--machine", default="")
     parser.add_argument("--lease-s", type=float, default=60.0)
     parser.add_argument("--late-s", type=float, default=0.0)
+    parser.add_argument("--clock-s", type=float, default=0.0)
+    parser.add_argument("--full", type=Path)
     options = parser.parse_args()
+    if options.full:
+        fill_disk_while(options.full)
     if options.late_s:
         see_names_late(options.late_s)
+    if options.clock_s:
+        now = time.time
+        time.time = lambda: now() + options.clock_s
     forget_torch()
     lease.EXPIRES_S, lease.HEARTBEAT_S = options.lease_s, options.lease_s / 12
     if options.machine:

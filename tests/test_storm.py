@@ -1,4 +1,6 @@
-"""Workers that are killed, stopped and put to sleep at random: no run is lost, none ends twice.
+"""Workers that are killed, stopped and put to sleep at random, and a disk that is full at times.
+
+No run is lost, none ends twice. The clocks of the workers are hours apart.
 
 Their runs take no time (tests/stub_worker.py), and each worker is a machine of its own: others know
 of it by its heartbeat alone, as over a network. `make soak` (SWEEPER_STORMS=100) has many rounds.
@@ -71,13 +73,20 @@ def undisturbed(fill, tmp_path):
 def test_runs_in_a_storm_end_once_each_as_in_one_process(fill, undisturbed, tmp_path, storm):
     luck = random.Random(storm)
     late = ["--late-s", "0.2"] if storm % 2 else []  # a stand-in for NFS
+    full = tmp_path / "full"
     ledger = fill(tmp_path / "stormy")
     queue, ended, asleep = Queue(ledger), [], []
     workers = []
     for turn in range(30):
         while len(workers) < WORKERS:
-            workers.append(start(ledger, f"m{turn}-{len(workers)}", "--epoch-s", "0.02", *late))
+            clock = ["--clock-s", str(3600 * luck.randint(-5, 5)), "--full", str(full)]
+            name = f"m{turn}-{len(workers)}"
+            workers.append(start(ledger, name, "--epoch-s", "0.02", *clock, *late))
         time.sleep(luck.uniform(0.1, 0.5))
+        if luck.random() < 0.2:
+            full.touch()
+            time.sleep(luck.uniform(0.1, 1.0))
+            full.unlink()
         if not queue.list_runs():
             break
         victim = luck.choice(workers)
