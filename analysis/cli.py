@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -27,6 +26,7 @@ from sweeper.console.printing import (
     say,
     whole_number,
 )
+from sweeper.console.results_folder import spell_folder
 from sweeper.planning.exchange import Algorithm
 from sweeper.spec.sentences import did_you_mean, several
 from sweeper.store.questions import read_questions
@@ -69,17 +69,6 @@ def read_measured(
     return measured
 
 
-def check_folders(arguments: Sequence[str]) -> None:
-    """Refuse folders that are named as for sweeps: results=FOLDER, or --results FOLDER."""
-    for word in arguments:
-        if re.match(r"--results(=|$)|results=", word) and not Path(word).is_dir():
-            msg = (
-                f"results folders must be given as plain words; got {word}. "
-                f"Write: sweeper analysis {arguments[0]} FOLDER"
-            )
-            raise ValueError(msg)
-
-
 def check_out(out: Path, *, is_file: bool) -> None:
     """ValueError if `out` cannot be written, before the results are computed.
 
@@ -113,9 +102,8 @@ def main(arguments: Sequence[str]) -> int:
         The exit code: 0, or 2 if the command could not be followed.
     """
     try:
-        check_folders(arguments)
         parser, commands = _parser()
-        words = _name_command(arguments, [*commands])
+        words = _name_command(spell_folder("analysis", arguments), [*commands])
         options, unknown = parser.parse_known_args(words)
         if unknown:
             commands[words[0]].error(f"unrecognized arguments: {' '.join(unknown)}")

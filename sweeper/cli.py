@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER, import_own
 from sweeper.console.printing import describe_os_error, note, open_closed_streams, say
+from sweeper.console.results_folder import spell_folder
 from sweeper.spec.outcomes import BAD_INPUT, DONE, INTERRUPTED
 
 #: Subcommands: the module with its `main`, and what it does.
@@ -39,10 +40,16 @@ COMMANDS = {
     "analysis": ("analysis.cli", "draw figures, test claims, estimate, report"),
 }
 
+#: Commands of this file, and what they do.
+_BUILT_IN = {
+    "run": "train every point of a grid; repeat the command to resume",
+    "studies": "list published studies and recipes",
+}
+
 _HELP = """\
-usage: sweeper override ...         train one run
-       sweeper -m [override ...]    train every point of a grid; repeat the command to resume
-       sweeper COMMAND [-h] ...
+usage: sweeper run [override ...]   train every point of a grid, as does `sweeper -m`
+       sweeper override ...         train one run
+       sweeper COMMAND [-h] ...     a results folder is results=F, --results F or F everywhere
 
 commands:
 {commands}
@@ -51,8 +58,11 @@ overrides, in Hydra's syntax:
   batch=3840,30720     values of a config key; also 'warmup=range(0,21,5)', quoted for the shell
   lr_rule=none         an option of a config group; +group=option for the groups marked with +
 
-config groups:
+config groups, and their options:
 {groups}
+
+  +experiment, +recipe
+                   published studies and recipes: `sweeper studies` lists them
 
 flags:
   --cfg job            print the whole config, with every key and its value
@@ -60,9 +70,23 @@ flags:
   -sc install=bash     tab completion: eval "$(sweeper -sc install=bash)"; zsh and fish too
   --hydra-help         print Hydra's flags
   --version            print the version"""
+#: Config groups: what each chooses.
+_GROUPS = {
+    "data": "what is trained on",
+    "model": "the network of our classifier",
+    "module": "what Lightning trains: our classifier, or a class of yours",
+    "optimizer": "how weights are updated",
+    "lr_rule": "how the peak rate follows from the batch",
+    "schedule": "how the rate, or the batch, goes over the training",
+    "perturbation": "gradients at other weights",
+    "comm_hook": "how ranks exchange gradients",
+    "logger": "where metrics are logged besides the tables",
+    "cluster": "the machine whose time and cost plans count",
+    "hydra/launcher": "where runs are trained",
+    "hydra/sweeper": "which points are trained: a grid, tuned rates, seeds until a question ends",
+}
 _COMPOSING = "Composing the configuration ..."
 _MEANWHILE = {"plan": _COMPOSING, "equivalence": _COMPOSING, "analysis": "Reading the results ..."}
-_OPTIONAL_GROUPS = ("cluster", "experiment", "recipe")
 
 
 def main() -> NoReturn:
@@ -127,6 +151,12 @@ def _run(arguments: Sequence[str]) -> int | None:
     first = arguments[0] if arguments else ""
     if first in COMMANDS:
         return _command(first, arguments[1:])
+    if first == "studies":
+        say(_list_studies())
+        return DONE
+    if first == "run":
+        sys.argv[1:] = ["-m", *spell_folder("run", arguments[1:])]
+        return _hydra()
     if first.isidentifier():
         sys.stderr.write(f"{_unknown(*arguments[:2])}\n")
         return BAD_INPUT
@@ -134,6 +164,7 @@ def _run(arguments: Sequence[str]) -> int | None:
     if is_bare or {"-h", "--help", "--version"} & {*arguments}:
         say(_version() if "--version" in arguments else _help())
         return DONE
+    sys.argv[1:] = spell_folder("sweep", arguments)
     return _hydra()
 
 
@@ -156,7 +187,7 @@ def _hydra() -> None:
     from sweeper.commands import sweep
 
     if "COMP_LINE" in os.environ:
-        sweep.complete_line(os.environ["COMP_LINE"], list(COMMANDS))
+        sweep.complete_line(os.environ["COMP_LINE"], [*_BUILT_IN, *COMMANDS])
     else:
         sweep.run_command_line()
 
@@ -179,21 +210,31 @@ def _unknown(word: str, then: str = "") -> str:
         return f"An override must be one word; got {word} {then}. Put no spaces around the =."
     from sweeper.spec.sentences import did_you_mean  # pydantic, which the help does not wait for
 
-    hint = did_you_mean(word, list(COMMANDS)) or "See sweeper --help."
-    return f"A command must be one of {', '.join(COMMANDS)}; got {word}. {hint}"
+    hint = did_you_mean(word, [*_BUILT_IN, *COMMANDS]) or "See sweeper --help."
+    return f"A command must be one of {', '.join([*_BUILT_IN, *COMMANDS])}; got {word}. {hint}"
 
 
 def _help() -> str:
-    commands = [f"  {name:<12} {text}" for name, (_, text) in COMMANDS.items()]
-    own = sorted(path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir())
-    groups = [*(name for name in own if name != "hydra"), "hydra/launcher", "hydra/sweeper"]
-    return _HELP.format(commands="\n".join(commands), groups="\n".join(map(_options, groups)))
+    about = _BUILT_IN | {name: text for name, (_, text) in COMMANDS.items()}
+    commands = [f"  {name:<12} {text}" for name, text in about.items()]
+    return _HELP.format(commands="\n".join(commands), groups="\n".join(map(_options, _GROUPS)))
 
 
 def _options(group: str) -> str:
-    """One config group and its options, wrapped."""
-    names = sorted(path.stem for path in (CONFIG_FOLDER / group).glob("*.yaml"))
-    title = f"  {'+' * (group in _OPTIONAL_GROUPS)}{group}"
-    return textwrap.fill(
-        ", ".join(names), width=100, initial_indent=f"{title:<21}  ", subsequent_indent=" " * 23
-    )
+    """One config group, what it chooses, and its options, wrapped."""
+    names = ", ".join(sorted(path.stem for path in (CONFIG_FOLDER / group).glob("*.yaml")))
+    title, indent = f"  {'+' * (group == 'cluster')}{group}", " " * 19
+    filled = textwrap.fill(names, width=100, initial_indent=indent, subsequent_indent=indent)
+    return f"{title:<17}  {_GROUPS[group]}\n{filled}"
+
+
+def _list_studies() -> str:
+    """Published studies and recipes, with the beginning of what their files say of them."""
+    lines: list[str] = []
+    for group, title in (("experiment", "Studies"), ("recipe", "Recipes")):
+        lines.append(f"{title}: sweeper run +{group}=NAME; `sweeper plan` shows the runs.")
+        for path in sorted((CONFIG_FOLDER / group).glob("*.yaml")):
+            text = path.read_text().partition("\n")[2].partition("\n\n")[0]
+            about = " ".join(line[2:] for line in text.splitlines() if line.startswith("# "))
+            lines.append(f"  {path.stem:<31}{textwrap.shorten(about, 67, placeholder=' ...')}")
+    return "\n".join(lines)

@@ -134,15 +134,15 @@ def see_names_late(seconds):
     os.listdir = listdir
 
 
-def fill_disk_while(marker):
-    """Have every file that would be written fail while there is a marker, as on a full disk."""
+def fill_disk_while(marker, results):
+    """Have all that would be written to the results fail while there is a marker."""
     writes = {"open": lambda mode: {*"wax+"} & {*str(mode)}, "mkdir": lambda _: True}
 
     def refuse(function):
         real, is_write = getattr(holders[function], function), writes[function]
 
         def act(path, mode="r", *arguments, **named):
-            if is_write(mode) and marker.exists():
+            if is_write(mode) and str(path).startswith(results) and marker.exists():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             given = (mode, *arguments) if function == "open" or mode != "r" else arguments
             return real(path, *given, **named)
@@ -166,7 +166,7 @@ def main():
     parser.add_argument("--full", type=Path)
     options = parser.parse_args()
     if options.full:
-        fill_disk_while(options.full)
+        fill_disk_while(options.full, options.results)
     if options.late_s:
         see_names_late(options.late_s)
     if options.clock_s:

@@ -17,6 +17,7 @@ from rich.console import Console
 from sweeper.console.differences import Differences
 from sweeper.console.live import RunState
 from sweeper.console.printing import say, text_console
+from sweeper.console.results_folder import spell_folder
 from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_row, runs_table
 from sweeper.launch.queue.queue import Queue, list_queued
 from sweeper.launch.slurm.submissions import list_layouts, list_waiting_runs
@@ -43,7 +44,10 @@ _LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 def main(arguments: Sequence[str]) -> int:
     """Print the state of a results folder, or of a run; return the exit code."""
-    options, console = _parser().parse_intermixed_args(arguments), text_console()
+    options, console = (
+        _parser().parse_intermixed_args(spell_folder("status", arguments)),
+        text_console(),
+    )
     named = find_named(options, "status")
     if named is None:
         return BAD_INPUT
@@ -67,15 +71,14 @@ def find_named(options: argparse.Namespace, command: str) -> tuple[Ledger, str] 
 
     Then it is said.
     """
-    what = Path(options.what)
-    ledger = Ledger(what if what.is_dir() else Path(options.results))
-    is_folder = bool(what.is_dir() and options.what)
-    run_id = "" if is_folder else find_run(ledger, options.what)
-    if is_folder or run_id:
+    ledger = Ledger(Path(options.results))
+    run_id = find_run(ledger, options.what) if options.what else ""
+    if run_id or (options.what is None and ledger.results.is_dir()):
         return ledger, run_id
+    got = options.results if options.what is None else options.what
     sys.stderr.write(
-        f"{command} needs a results folder or a run id; got {options.what}. "
-        f"Run a sweep first, name its folder, or a run id in --results {options.results}.\n"
+        f"{command} needs a results folder or a run id; got {got}. Run a sweep first, name its "
+        f"folder, or a run id that is in {options.results} (--results names another).\n"
     )
     return None
 
@@ -280,9 +283,7 @@ def _show_run(found: dict[str, Any], console: Console) -> None:
 
 def add_names(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that `find_named` reads."""
-    parser.add_argument(
-        "what", nargs="?", default="results", help="results folder, or a run id (results)"
-    )
+    parser.add_argument("what", nargs="?", help="results folder (results), or a run id")
     parser.add_argument("--results", default="results", help="folder to look for a run id in")
 
 

@@ -6,9 +6,11 @@ Start it in your project's folder, on as many machines as you like that see the 
 import argparse
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 
 from sweeper.commands.refusals import CommandParser, refuse
 from sweeper.console.printing import say, whole_number
+from sweeper.console.results_folder import spell_folder
 from sweeper.launch.local.free_gpus import LEFT_OUT, leave_occupied
 from sweeper.launch.local.slots import inspect_machine
 from sweeper.launch.queue.queue import Queue
@@ -22,7 +24,13 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 def main(arguments: Sequence[str]) -> int:
     """Be a worker; return the exit code."""
     parser = CommandParser(prog="sweeper work", description=__doc__)
-    parser.add_argument("results", type=_folder, help="results=FOLDER, which has the queue")
+    parser.add_argument(
+        "results",
+        nargs="?",
+        type=_folder,
+        default="results",
+        help="folder with the queue (results)",
+    )
     parser.add_argument(
         "--for", dest="for_s", type=_duration, default=0, help="save and stop after 90s, 30m, 4h"
     )
@@ -30,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         "--jobs", type=whole_number(1, 1024), help="runs at a time (as many as fit)"
     )
     parser.add_argument("--runs-per-gpu", type=whole_number(1, 64), default=1, help="(1)")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(spell_folder("work", arguments))
     signals = FirstSignal()
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signals.record)
@@ -55,10 +63,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _folder(word: str) -> str:
-    key, _, folder = word.partition("=")
-    if key == "results":
-        return folder
-    msg = f"it must be results=FOLDER; got {word!r}: what is trained was queued by a sweep"
+    if "=" not in word or Path(word).exists():
+        return word
+    msg = f"it must be a results folder; got {word!r}: what is trained was queued by a sweep"
     raise argparse.ArgumentTypeError(msg)
 
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sweeper import cli
-from sweeper.cli import COMMANDS, main
+from sweeper import CONFIG_FOLDER, cli
+from sweeper.cli import _GROUPS, COMMANDS, main
 from sweeper.commands import sweep
 
 
@@ -35,10 +35,22 @@ def test_the_help_names_every_command_and_every_group_with_its_options(command):
     assert said.returncode == 0
     for name, (_, text) in COMMANDS.items():
         assert f"  {name:<12} {text}\n" in said.stdout
-    assert "  lr_rule              adam_sde, adascale, half_life," in said.stdout
-    assert "  +recipe              goyal2017," in said.stdout
-    assert "  hydra/launcher       local, queue, slurm, slurm_frontier, slurm_lumi," in said.stdout
+    assert "  lr_rule          how the peak rate follows from the batch\n" in said.stdout
+    assert "                   adam_sde, adascale, half_life," in said.stdout
+    folders = {path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir()}
+    hydras = {"hydra/launcher", "hydra/sweeper"}
+    assert {*_GROUPS} == folders - {"hydra", "experiment", "recipe"} | hydras
     assert max(map(len, said.stdout.splitlines())) <= 100
+
+
+def test_studies_lists_every_published_study_and_recipe(command):
+    listed = {line.split()[0] for line in command("studies").stdout.splitlines() if line[0] == " "}
+
+    assert listed == {
+        path.stem
+        for group in ("experiment", "recipe")
+        for path in (CONFIG_FOLDER / group).iterdir()
+    }
 
 
 def test_the_version_is_that_of_the_package(command):
@@ -172,8 +184,8 @@ def test_a_mistyped_command_gets_a_sentence(command):
 
     assert refused.returncode == 2
     assert refused.stderr == (
-        "A command must be one of plan, status, work, stop, logs, doctor, delete, compact, "
-        "equivalence, sharpness, analysis; got stats. Did you mean status?\n"
+        "A command must be one of run, studies, plan, status, work, stop, logs, doctor, delete, "
+        "compact, equivalence, sharpness, analysis; got stats. Did you mean status?\n"
     )
 
 

@@ -44,16 +44,6 @@ def test_a_place_that_can_be_written_is_not_made_yet(command, out, tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["a file"]
 
 
-@pytest.mark.parametrize("word", ["--results", "results=a", "--results=a"])
-def test_a_folder_named_as_on_other_command_lines_is_answered_with_the_right_form(word, capsys):
-    assert main(["table", "--out", "x", word, "a"]) == 2
-
-    assert capsys.readouterr().out == (
-        f"Error: results folders must be given as plain words; got {word}. "
-        "Write: sweeper analysis table FOLDER\n"
-    )
-
-
 def test_a_folder_may_have_any_name(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results=a").mkdir()
