@@ -36,7 +36,7 @@ EXPONENTS = np.linspace(-2.0, 3.0, 101)
 #: How far a point may depart from the common shape: a fraction of what it lies below the best.
 _DEPARTURES = (0.0, 0.05, 0.15, 0.4, 1.0)
 #: How far the steepness of a response of three settings is unknown.
-_UNKNOWN_SLOPE = 0.25
+_UNKNOWN_SLOPE = 0.5
 _ROUNDS = 3  # in which weights and bounds settle
 #: What is smaller than this fraction of the metric's range is rounding.
 _ROUNDING = 1e-6

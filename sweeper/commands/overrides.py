@@ -35,7 +35,7 @@ from sweeper.commands.refusals import (
     explain_unreadable,
 )
 from sweeper.console.printing import note
-from sweeper.spec.config import Facts, RunConfig
+from sweeper.spec.config import LAYOUT_KEYS, Facts, Incidental, RunConfig
 from sweeper.spec.sentences import check_complete, missing_keys
 from sweeper.upstream.hydras import (
     ConfigLoader,
@@ -98,7 +98,8 @@ def command_settings(config: DictConfig) -> Config:
 
     ValueError if an interpolation fails.
     """
-    names = (*_COMMAND_KEYS, "budget", "metric", "metric_mode", "order")
+    names = ("results", "retry", "rerun", "code", "keep_going", "n_trials", "question", "budget")
+    names += ("metric", "metric_mode", "order")
     try:
         return to_plain_values({name: config[name] for name in names})
     except OmegaConfBaseException as error:
@@ -527,7 +528,7 @@ def split_values(override: Override, loader: ConfigLoader) -> list[Override]:
         )
         raise ValueError(msg)
     key = override.get_key_element()
-    if override.is_hydra_override() or key in _COMMAND_KEYS:
+    if override.is_hydra_override() or key in {*Incidental.model_fields} - LAYOUT_KEYS:
         msg = (
             f"{key} must be the same for all runs of a command; got {override.input_line}. Give "
             "it one value."
@@ -550,10 +551,6 @@ def split_values(override: Override, loader: ConfigLoader) -> list[Override]:
         msg = f"{key} must have at most {MOST_VALUES:,} values; got {given}. Split the grid."
         raise ValueError(msg)
     return parse([f"{key}={value}" for value in found], loader)
-
-
-#: Keys that a command reads once for all its points.
-_COMMAND_KEYS = ("results", "retry", "rerun", "code", "keep_going", "n_trials", "question")
 
 
 def _is_value(override: Override, loader: ConfigLoader) -> bool:

@@ -408,6 +408,13 @@ class Incidental(Settings):
     question: Text | None = None
 
 
+#: Of these the keys that a grid may have several values of: they say on what layout a run trains.
+LAYOUT_KEYS = {
+    "devices", "num_nodes", "accelerator", "threads", "micro_batch", "micro_batch_limit",
+    "memory_limit_gib", "reproducible", "logger",
+}  # fmt: skip
+
+
 class RunConfig(Incidental, Scientific):
     """The config of a run; conf/config.yaml says what each key means."""
 
