@@ -2,6 +2,7 @@
 
 import copy
 import random
+import time
 
 import lightning as L
 import numpy as np
@@ -526,3 +527,9 @@ class SeededInConfigure(SeededInSetup):
 
     def configure_model(self):
         self.late()
+
+
+class Sleeping(Line):
+    def training_step(self, batch):
+        time.sleep(30)
+        raise RuntimeError("slept")

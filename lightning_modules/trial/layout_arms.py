@@ -262,7 +262,7 @@ class Trial:
             with record_seeds(arm.seeds):
                 record = train(spec, context)
             if record["outcome"] != Outcome.FINISHED:
-                arm.error = record["reason"]
+                arm.error = f"Diverged: {record['reason']}"
         except _Begun:
             pass
         except Retry:

@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -54,7 +55,7 @@ from sweeper.spec.worker_args import CHECKPOINT
 
 _MOST_PARAMETERS = 500_000_000
 _RANKS = 2  # that train an arm together
-_LONGEST_S = 300.0  # that a rank waits for another [seconds]
+_LONGEST_S = 600  # of the arms on one rank, and of those on two [seconds]
 Found = dict[str, Finding]
 
 
@@ -161,12 +162,18 @@ def _measure_in_processes(trial: Trial) -> tuple[Found, bool]:
 
     Each part is measured in a process of its own, so that ranks begin without threads.
     """
-    ((found, whole, trial),) = _in_forks(partial(_measure, trial))
+    try:
+        ((found, whole, trial),) = _in_forks(partial(_measure, trial))
+    except TimeoutError as error:
+        return {SAME: replace(_TOO_LONG, message=f"not determined: {error}")}, False
     over = several(trial.micro_batches, "micro-batch")
     if found[SAME].holds:
         with tempfile.TemporaryDirectory() as folder:
             of_ranks = (partial(_train_rank, trial, Path(folder), rank) for rank in range(_RANKS))
-            arms = _in_forks(*of_ranks)
+            try:
+                arms = _in_forks(*of_ranks)
+            except TimeoutError as error:
+                arms = [Arm(error=str(error))]
         if error := next((arm.error for arm in arms if arm.error), None):
             message = f"{found[SAME].message}, on one rank; on two: {error}"
             found[SAME] = replace(found[SAME], message=message)
@@ -261,7 +268,8 @@ def _in_forks(*jobs: Callable[[], Any]) -> list[Any]:
     """What functions return, each in a process of its own.
 
     Raises:
-        RuntimeError: if one does not return.
+        TimeoutError: if one takes longer than `_LONGEST_S`.
+        RuntimeError: if one ends in another way.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, str(number)) for number in range(len(jobs))]
@@ -269,6 +277,9 @@ def _in_forks(*jobs: Callable[[], Any]) -> list[Any]:
         sys.stderr.flush()
         started = [_fork(job, path) for job, path in zip(jobs, paths, strict=True)]
         ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
+        if -signal.SIGALRM in ends:
+            msg = f"the trial of the module took longer than {_LONGEST_S} s"
+            raise TimeoutError(msg)
         if any(ends):
             msg = f"the trial of the module must end; a process of it ended with {ends}"
             raise RuntimeError(msg)
@@ -280,6 +291,7 @@ def _fork(job: Callable[[], Any], path: Path) -> int:
     if pid := os.fork():
         return pid
     code = 1
+    signal.alarm(_LONGEST_S)  # whatever it waits for, the kernel ends it
     try:
         path.write_bytes(pickle.dumps(job()))
         code = 0
@@ -302,6 +314,12 @@ _SKIPPED = Finding(
     holds=None,
     message="not tried, as trial=false: nothing is guaranteed",
     do="Leave out trial=false.",
+    is_layouts=True,
+)
+_TOO_LONG = Finding(
+    holds=None,
+    message="",
+    do="`sweeper doctor` tries again; trial=false skips the trial. Training may be as slow.",
     is_layouts=True,
 )
 _TOO_LARGE = Finding(

@@ -96,6 +96,26 @@ def test_weights_that_are_not_finite_are_not_saved(fit, line, batches, noting, t
     assert not path.exists()
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(
+    request, diverging, line, batches, is_late
+):
+    """Its gradient may be finite all the same."""
+    if is_late:
+        request.getfixturevalue("late")
+    module = line()
+    own_step = module.training_step
+
+    def training_step(batch, batch_idx):
+        return own_step(batch, batch_idx)["loss"] + (math.nan if batch_idx == 1 else 0.0)
+
+    module.training_step = training_step
+
+    with pytest.raises(Diverged, match=r"^the training loss became non-finite at step 1 of epoch"):
+        diverging(module, batches(20))
+    assert len(module.losses) == (4 if is_late else 2)
+
+
 def test_where_gradients_cannot_be_judged_the_epochs_loss_is(diverging, line, batches):
     with pytest.raises(Diverged, match=r"^the training loss became non-finite at step 1 of epoch"):
         diverging(line(), batches(2, math.inf), is_scaled=True)

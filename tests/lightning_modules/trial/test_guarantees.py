@@ -9,7 +9,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from lightning_modules.trial import layout_arms
+from lightning_modules.trial import layout_arms, own_facts
 from lightning_modules.trial.examples import fingerprint, is_same_example
 from lightning_modules.trial.findings import judge_seeds
 from lightning_modules.trial.layout_arms import Arm
@@ -133,6 +133,20 @@ def test_without_a_trial_nothing_is_guaranteed(found_of):
 
     assert [*found] == ["same on every layout"]
     assert found["same on every layout"]["is_layouts"]
+
+
+def test_a_trial_that_does_not_end_is_ended(grid, monkeypatch):
+    kinds = {"module": "Sleeping", "data": "Data"}
+    (config,) = grid(*(f"{key}._target_=guaranteed_strangers.{k}" for key, k in kinds.items()))
+    monkeypatch.setattr(own_facts, "_LONGEST_S", 2)
+
+    found = own_facts.facts(config)["found"]
+
+    assert [*found] == ["same on every layout"]
+    assert found["same on every layout"]["is_layouts"]
+    assert found["same on every layout"]["message"] == (
+        "not determined: the trial of the module took longer than 2 s"
+    )
 
 
 def test_a_project_that_seeds_generators_is_found_out():
