@@ -533,3 +533,24 @@ class Sleeping(Line):
     def training_step(self, batch):
         time.sleep(30)
         raise RuntimeError("slept")
+
+
+class Lazy(Line):
+    def __init__(self):
+        super().__init__()
+        self.layers[0] = nn.LazyLinear(6)
+
+
+class Momentless(Line):
+    def __init__(self):
+        super().__init__()
+        self.layers[1] = nn.BatchNorm1d(6, momentum=None)
+
+
+class Unfreezing(Line):
+    def __init__(self):
+        super().__init__()
+        self.layers[0].requires_grad_(False)
+
+    def on_train_epoch_start(self):
+        self.layers[0].requires_grad_(self.current_epoch > 0)

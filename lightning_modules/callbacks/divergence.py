@@ -10,7 +10,12 @@ from torch.optim import Optimizer
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.measured_noise import GradientNoise
-from lightning_modules.callbacks.steps import AroundEvaluation, current_lrs, ends_step, gradient_norm
+from lightning_modules.callbacks.steps import (
+    AroundEvaluation,
+    current_lrs,
+    ends_step,
+    gradient_norm,
+)
 from lightning_modules.process.device import AsyncScalar
 from sweeper.upstream.lightnings import is_validated
 

@@ -69,7 +69,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         `num_train_examples`; for data without indices `is_iterable` and `most_ranks`; for a
         user's module or model also `has_batchnorm`, `is_automatic` (whether Lightning steps the
         optimizer), `found` (a `Finding` for each guarantee, by name) and, if the data have no size
-        of their own, `val_batch`, the examples of a validation batch.
+        of their own, `val_batch`, the examples of a validation batch. `refused` has errors of runs
+        that our code would not train: `always`, with a `bn_span` or on several `ranks`.
 
     Raises:
         ValueError: if the examples have no order that could be the run's, or the items of a batch
@@ -111,6 +112,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     )
     del data, module  # large ones may not fit twice
     measured: Found = {}
+    refused: dict[str, str] = {}
     if not config["trial"] or size > _MOST_PARAMETERS:
         measured[SAME] = _TOO_LARGE if config["trial"] else _SKIPPED
     elif found["num_train_examples"] < PARTS:
@@ -123,11 +125,12 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
             is_own=has_own_optimizer and config["optimizer"]["_target_"] == OWN_OPTIMIZER,
             is_split=found["is_automatic"] and not found.get("is_iterable"),
         )
-        measured, has_batchnorm = _measure_in_processes(trial)
+        measured, has_batchnorm, refused = _measure_in_processes(trial)
         if low and measured[SAME].holds:
             measured[SAME] = replace(measured[SAME], **_describe_sums(low[0]))
         found["has_batchnorm"] |= has_batchnorm
-    return {**found, "found": {name: asdict(finding) for name, finding in measured.items()}}
+    findings = {name: asdict(finding) for name, finding in measured.items()}
+    return {**found, "found": findings, "refused": refused}
 
 
 def _count(config: Mapping[str, Any], data: Any) -> dict[str, Any]:
@@ -157,15 +160,16 @@ def _build_trained(config: Mapping[str, Any], data: Any) -> pl.LightningModule:
     )
 
 
-def _measure_in_processes(trial: Trial) -> tuple[Found, bool]:
-    """What was found of a project, and whether it has BatchNorm once it is set up.
+def _measure_in_processes(trial: Trial) -> tuple[Found, bool, dict[str, str]]:
+    """What was found of a project, whether it has BatchNorm once it is set up, and what is refused.
 
     Each part is measured in a process of its own, so that ranks begin without threads.
     """
     try:
         ((found, whole, trial),) = _in_forks(partial(_measure, trial))
     except TimeoutError as error:
-        return {SAME: replace(_TOO_LONG, message=f"not determined: {error}")}, False
+        return {SAME: replace(_TOO_LONG, message=f"not determined: {error}")}, False, {}
+    refused = {"always": "" if whole.has_begun else whole.refusal, "bn_span": whole.no_span}
     over = several(trial.micro_batches, "micro-batch")
     if found[SAME].holds:
         with tempfile.TemporaryDirectory() as folder:
@@ -174,6 +178,7 @@ def _measure_in_processes(trial: Trial) -> tuple[Found, bool]:
                 arms = _in_forks(*of_ranks)
             except TimeoutError as error:
                 arms = [Arm(error=str(error))]
+        refused["ranks"] = arms[0].refusal
         if error := next((arm.error for arm in arms if arm.error), None):
             message = f"{found[SAME].message}, on one rank; on two: {error}"
             found[SAME] = replace(found[SAME], message=message)
@@ -183,7 +188,8 @@ def _measure_in_processes(trial: Trial) -> tuple[Found, bool]:
         else:
             over += f", {_RANKS} ranks"
         found[SAME] = replace(found[SAME], over=over)
-    return found, trial.span is not None or bool(trial.in_evaluation)
+    has_batchnorm = trial.span is not None or bool(trial.in_evaluation)
+    return found, has_batchnorm, {key: why for key, why in refused.items() if why}
 
 
 def _measure(trial: Trial) -> tuple[Found, Arm, Trial]:
@@ -239,6 +245,7 @@ def _train_first(trial: Trial, places: Iterator[Path]) -> tuple[Arm, Trial]:
         except Retry as retry:
             return _train_first(retry.trial, places)
         if not arm.error:
+            arm.no_span = first[0].refusal if first and one.in_evaluation else ""
             return arm, one
         first = first or (arm, one)
     assert first is not None, "several were tried"

@@ -17,6 +17,11 @@ from sweeper.launch.ask_process import ask_process
 from sweeper.upstream.torchs import record_seeds
 
 DRAWS = "draws at random outside dropout layers, or in"
+NO_SPAN = "with bn_span, a BatchNorm must be a layer with a momentum and running statistics"
+UNFROZEN = (
+    "on several ranks, trained parameters must have requires_grad=True from the start, as only "
+    "those gradients are exchanged"
+)
 ANYWAY = "not determined: a training step draws at random, in evaluation mode too"
 #: By module and data: whether layouts are the same, whether the layout is in the identity, whether
 #: a resume is the same, and words of the first finding that is not good.
@@ -118,6 +123,21 @@ def test_of_a_module_with_much_arithmetic_fewer_steps_are_compared(find_facts, m
     found = find_facts(project)["found"]["same on every layout"]
 
     assert (found["holds"], found["over"]) == (True, "8 micro-batches")
+
+
+def test_what_no_run_would_train_is_found_by_where_it_would_not(found_of):
+    found = found_of(["Lazy", "Momentless", "Unfreezing", "Line", "Raising"])
+
+    assert {
+        name: [(key, why.partition("; ")[0]) for key, why in facts["refused"].items()]
+        for name, facts in found.items()
+    } == {
+        "Lazy": [("always", "every layer must have its weights when training begins")],
+        "Momentless": [("bn_span", NO_SPAN)],
+        "Unfreezing": [("ranks", UNFROZEN)],
+        "Line": [],
+        "Raising": [],
+    }
 
 
 def test_items_of_a_loss_weigh_its_parts(found_of):
