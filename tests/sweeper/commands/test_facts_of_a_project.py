@@ -186,7 +186,7 @@ def test_what_its_trial_refused_is_refused_in_the_plan(fill, where, taken, refus
     if taken:
         assert len(fill(*WORDS, *taken, **facts)) == 1
 
-    with pytest.raises(ValueError, match="^it must be otherwise$"):
+    with pytest.raises(ValueError, match=r"^it must be otherwise$"):
         fill(*WORDS, *refused, **facts)
 
 
