@@ -209,6 +209,7 @@ def test_what_a_plan_must_know_is_found_out(find_facts):
     holds = {name for name, finding in found.pop("found").items() if finding["holds"]}
     assert found == {
         "num_train_examples": 96, "has_batchnorm": False, "is_automatic": True, "val_batch": 64,
+        "refused": {},
     }  # fmt: skip
     assert holds == {"same on every layout", "same after a resume", "seeds apply"}
     assert not find_facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]
