@@ -345,6 +345,7 @@ def _build_part_means(optimizer: settings.Optimizer) -> PartMeans | None:
 def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback]) -> RunTrainer:
     config = spec.config
     own: dict[str, Any] = {"gradient_clip_val": config.gradient_clip}
+    own["enable_autolog_hparams"] = False  # module and data may have other values of one name
     reproducible, ranks = bool(config.reproducible), spec.split.world_size
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
     ddp = DDP_SETTINGS if isinstance(config.comm_hook, settings.PowerSGD) else {}

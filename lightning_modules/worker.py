@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -198,6 +199,8 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
     outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
     if isinstance(error, OSError) and error.errno in _LASTS and str(folder.parent) in str(error):
         outcome = Outcome.PREEMPTED
+    if "num_train_examples" in reason:  # as counted: the next plan is to count again
+        shutil.rmtree(folder.parents[2] / "facts", ignore_errors=True)
     try:
         if METRIC_NOT_LOGGED in reason:  # a wrong command: retried, however far the run came
             (folder / FIRST_STEP).unlink(missing_ok=True)

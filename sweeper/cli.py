@@ -134,7 +134,9 @@ def _gone() -> str | None:
 
 
 def _hidden() -> str | None:
-    """An error if Python finds another package under a name of ours."""
+    """An error if Python finds another package under a name of ours, or leaves out assertions."""
+    if not __debug__:  # in which Hydra's parser takes steps
+        return "Python must keep assertions; got -O or PYTHONOPTIMIZE. Start it without them."
     for name in ("hydra_plugins", "lightning_modules"):
         spec = importlib.util.find_spec(name)
         found = (spec and spec.submodule_search_locations) or ()

@@ -2,6 +2,7 @@
 
 import copy
 import random
+import time
 
 import lightning as L
 import numpy as np
@@ -526,3 +527,30 @@ class SeededInConfigure(SeededInSetup):
 
     def configure_model(self):
         self.late()
+
+
+class Sleeping(Line):
+    def training_step(self, batch):
+        time.sleep(30)
+        raise RuntimeError("slept")
+
+
+class Lazy(Line):
+    def __init__(self):
+        super().__init__()
+        self.layers[0] = nn.LazyLinear(6)
+
+
+class Momentless(Line):
+    def __init__(self):
+        super().__init__()
+        self.layers[1] = nn.BatchNorm1d(6, momentum=None)
+
+
+class Unfreezing(Line):
+    def __init__(self):
+        super().__init__()
+        self.layers[0].requires_grad_(False)
+
+    def on_train_epoch_start(self):
+        self.layers[0].requires_grad_(self.current_epoch > 0)

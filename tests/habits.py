@@ -342,11 +342,19 @@ def move_slow(self, *_):
         slow.lerp_(fast, 0.1)
 
 
+def move_at_first(self, batch, batch_idx):
+    if batch_idx % self.trainer.accumulate_grad_batches == 0:
+        move_slow(self)
+
+
 habit("running mean of inputs", **with_buffer(follow_inputs))
 habit("count of micro-batches", **with_buffer(count_batches))
 habit("running mean of losses", **with_buffer(remember_loss))
 habit("teacher after each batch", **with_buffer(teach), on_train_batch_end=move_slow)
-habit("teacher before each step", **with_buffer(teach), on_before_zero_grad=move_slow)
+habit(  # which Lightning calls after the forward pass of a step's first micro-batch
+    "teacher before gradients are zeroed", **with_buffer(teach), on_before_zero_grad=move_slow
+)
+habit("teacher before each step", **with_buffer(teach), on_train_batch_start=move_at_first)
 habit("teacher after each epoch", **with_buffer(teach), on_train_epoch_end=move_slow)
 
 # layers

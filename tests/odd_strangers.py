@@ -347,3 +347,17 @@ class AskingDataModule(UnvalidatedDataModule):
     def setup(self, stage):
         assert self.trainer.world_size == 1
         super().setup(stage)
+
+
+class NamedModule(Module):
+    def __init__(self, batch_size=7):
+        super().__init__()
+        self.save_hyperparameters()
+
+
+class NamedDataModule(DataModule):
+    """Keeps what the module keeps under the same name."""
+
+    def __init__(self, batch_size):
+        super().__init__(batch_size)
+        self.save_hyperparameters()

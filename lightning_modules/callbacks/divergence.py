@@ -4,12 +4,18 @@ import math
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
 from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.measured_noise import GradientNoise
-from lightning_modules.callbacks.steps import AroundEvaluation, current_lrs, gradient_norm
+from lightning_modules.callbacks.steps import (
+    AroundEvaluation,
+    current_lrs,
+    ends_step,
+    gradient_norm,
+)
 from lightning_modules.process.device import AsyncScalar
 from sweeper.upstream.lightnings import is_validated
 
@@ -22,7 +28,8 @@ class Divergence(AroundEvaluation):
     """Ends the run at a step with a non-finite gradient, or before evaluating too high a loss.
 
     On a CPU it ends before that gradient reaches the weights. Nothing waits for a GPU: the norm is
-    read at the next step, or before the weights are evaluated or saved.
+    read at the next step, or before the weights are evaluated or saved. On one rank, so is the
+    loss; others would wait for the rank whose loss it is.
 
     Args:
         metrics: has the mean `train_loss` since the last evaluation; runs before this callback.
@@ -45,50 +52,60 @@ class Divergence(AroundEvaluation):
     ) -> None:
         self._metrics, self._loss_ceiling = metrics, loss_ceiling
         self._is_scaled, self._local, self._noise = is_scaled, local, noise
-        self._norm: AsyncScalar | None = None
-        self._place = ""
+        self._watched: list[tuple[str, str, AsyncScalar]] = []  # what, and where
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer
     ) -> None:
         """Check the gradient's norm as soon as it has arrived from the device."""
-        self._check_norm()
+        self._check()
         if self._is_scaled or (self._local is not None and self._local.is_local):
             return
         if self._noise is None:  # a walk through the module would take as long as the norm
             norm = gradient_norm(p for group in optimizer.param_groups for p in group["params"])
         else:
             norm = self._noise.gradient_norm
-        self._norm, self._place = AsyncScalar(norm), _describe_step(trainer)
-        if self._norm.ready:
-            self._check_norm()
+        self._watch("the gradient", norm, trainer)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Check the loss of a step: its gradient may be finite, or be made so by a hook."""
+        if trainer.world_size == 1 and ends_step(trainer, batch_idx):
+            self._watch("the training loss", self._metrics.total_loss, trainer)
+
+    def _watch(self, what: str, number: Tensor, trainer: Trainer) -> None:
+        self._watched.append((what, _describe_step(trainer), AsyncScalar(number)))
+        if self._watched[-1][-1].ready:
+            self._check()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Report divergence as the cause of an error that non-finite weights led to."""
         try:
-            self._check_norm()
+            self._check()
         except Diverged as diverged:  # raised from here, it would keep the Trainer from tidying up
             exception.__cause__ = diverged
 
     def state_dict(self) -> dict[str, Any]:
         """No state; but raises rather than let non-finite weights be saved."""
-        self._check_norm()
+        self._check()
         return {}
 
-    def _check_norm(self) -> None:
-        norm, self._norm = self._norm, None
-        if norm is not None and not math.isfinite(norm.item()):
-            msg = f"the gradient became non-finite at {self._place}"
-            raise Diverged(msg)
+    def _check(self) -> None:
+        watched, self._watched = self._watched, []
+        for what, place, number in watched:
+            if not math.isfinite(number.item()):
+                msg = f"{what} became non-finite at {place}"
+                raise Diverged(msg)
 
     def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check the training loss since the last evaluation.
 
         ValueError if there is a ceiling but the module returns no loss.
         """
-        self._check_norm()
+        self._check()
         if not is_validated(trainer):
             return
         loss: Any = self._metrics.columns.get("train_loss")
@@ -102,7 +119,7 @@ class Divergence(AroundEvaluation):
                 raise ValueError(msg)
             return
         if not math.isfinite(loss):
-            msg = f"the training loss became non-finite at {_describe_step(trainer)}"
+            msg = f"the training loss became non-finite by {_describe_step(trainer)}"
             raise Diverged(msg)
         if self._loss_ceiling is not None and loss > self._loss_ceiling:
             ceiling = f"loss_ceiling={self._loss_ceiling:g}"

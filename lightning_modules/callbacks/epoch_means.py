@@ -53,6 +53,10 @@ class EpochSums:
             return {}
         return {name: total / examples for name, total in zip(self._totals, totals, strict=True)}
 
+    def total(self, name: str) -> Tensor:
+        """A sum on this rank so far; 0 without one of that name."""
+        return self._totals.get(name, self._examples)
+
     def state(self) -> Tensor:
         """The sums in the order of their names, then the examples; float64, on the device."""
         totals = list(self._totals.values())
@@ -93,6 +97,11 @@ class TrainingMetrics(AroundEvaluation):
             for factor in (trainer.accumulate_grad_batches, share.mean):
                 loss = loss if factor == 1 else loss * factor
             self._sums.add({"loss": loss}, share.items)
+
+    @property
+    def total_loss(self) -> Tensor:
+        """This rank's sum of losses since the last evaluation: not finite if one was not."""
+        return self._sums.total("loss")
 
     def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Average before an evaluation, and start new sums."""

@@ -150,6 +150,7 @@ def _check_num_examples(num: int, plan: RankPlan) -> None:
         msg = (
             "data.num_train_examples must be the size of the data set; got "
             f"{plan.num_train_examples}, the data set has {num}. If each rank has a part of it, "
-            "let each have all: the run divides it. Otherwise correct the number."
+            "let each have all: the run divides it. If the data have changed, repeat the command, "
+            "which counts again; a number that you gave must be corrected."
         )
         raise ValueError(msg)

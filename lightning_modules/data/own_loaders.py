@@ -108,6 +108,8 @@ class OwnExamples:
         self.has_own_order = sampler is not None
         self._own = None if sampler is None else OwnOrder(loader, seed)
         self.num_train_examples = len(self.dataset) if self._own is None else len(self._own(0))
+        if self._own:
+            _check_sizes(self._own.sizes, sampler)
         self._requests = Requests()
         self._loader = rebuild_loader(loader, self._requests, seed=seed)
         self._pass = Pass(0, range(0))
@@ -263,7 +265,8 @@ def check_loader(loader: Any, made_by: str, *, may_iterate: bool = False) -> Non
     if not isinstance(loader, DataLoader):
         msg = (
             f"{made_by} must return a torch.utils.data.DataLoader, so that its examples can be "
-            f"put in the run's order; got {type(loader).__name__}. Return a DataLoader."
+            f"put in the run's order; got {type(loader).__name__}. Return a DataLoader; of several "
+            "training loaders, put the data sets into one, which gives an example of each."
         )
         raise ValueError(msg)
     for name in ("__iter__", "_get_iterator"):
@@ -334,6 +337,22 @@ def _find_sampler(loader: "DataLoader[Any]") -> tuple[Any, bool]:
     is_permutation = type(sampler) is RandomSampler and not sampler.replacement
     is_whole = is_permutation and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
     return None if is_whole else sampler, False
+
+
+def _check_sizes(sizes: Sequence[int], sampler: Any) -> None:
+    """Refuse batches that hold as many examples as some budget allows; the last ones may be less.
+
+    Raises:
+        ValueError: if less than half of the batches have the largest size.
+    """
+    if sizes and 2 * list(sizes).count(max(sizes)) < len(sizes):
+        msg = (
+            "batches of training data must have one number of examples, which the run replaces by "
+            f"its own; got {type(sampler).__name__}, whose {len(sizes)} batches have {min(sizes)} "
+            f"to {max(sizes)}, as by a budget of tokens. Give the DataLoader a sampler of single "
+            "examples, or none; one that sorts by length keeps its order."
+        )
+        raise ValueError(msg)
 
 
 _INSIDE = ("sampler", "batch_sampler")  # attributes for the sampler that a sampler wraps

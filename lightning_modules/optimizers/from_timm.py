@@ -45,8 +45,10 @@ def muon(
 ) -> Optimizer:
     """Muon: the momentum of a matrix, replaced by the nearest matrix with orthogonal rows.
 
-    A convolution is a matrix of shape (out, in x height x width). What is no matrix, or has fewer
-    than 4 rows or columns, takes AdamW's step at the same rate; `betas` are AdamW's.
+    A convolution is a matrix of shape (out, in x height x width). What is no matrix, has fewer
+    than 4 rows or columns, or more than 128 of one for each of the other, takes AdamW's step at
+    the same rate, and so do depthwise convolutions and weights of shape (1, n, d); `betas` are
+    AdamW's.
 
     Source:
         Jordan et al. 2024, kellerjordan.github.io/posts/muon. Differs from there: embeddings and

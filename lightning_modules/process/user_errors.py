@@ -5,8 +5,14 @@ import traceback
 from pathlib import Path
 
 #: Folders of code that is not the user's.
-_OURS = (str(Path(__file__).parents[2] / name) for name in ("lightning_modules", "sweeper"))
+_OURS = tuple(str(Path(__file__).parents[2] / name) for name in ("lightning_modules", "sweeper"))
 _NOT_THE_USERS = (*_OURS, *sysconfig.get_paths().values(), "<")
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether our code refuses what it was given, rather than a user's fails."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, ValueError) and frames[-1].filename.startswith(_OURS)
 
 
 def describe_error(error: BaseException) -> str:

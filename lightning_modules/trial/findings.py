@@ -211,10 +211,6 @@ def _explain_nothing(whole: Arm) -> Finding | None:
     """Why nothing can be said; None if something can."""
     if whole.error:
         return error_finding("a training step", whole.error)
-    losses = [step.loss for step in whole.steps if step.loss is not None]
-    if bad := [loss for loss in losses if not math.isfinite(loss)]:
-        message = f"not determined: the loss of some examples is {bad[0]}"
-        return Finding(holds=None, message=message, is_layouts=True)
     if not any(norm for step in whole.steps for _, norm, _ in step.gradient.values()):
         return _FLAT
     return None
@@ -267,9 +263,8 @@ _TAKE_MEANS = (
     "run's identity."
 )
 _ONCE = (
-    "Do it once per step, in on_before_zero_grad, or where trainer.global_step has changed "
-    "(docs/layouts.md). As it is, micro_batch and the number of ranks are part of the run's "
-    "identity."
+    "Do it once per step, where trainer.global_step has changed (docs/layouts.md). As it is, "
+    "micro_batch and the number of ranks are part of the run's identity."
 )
 #: Why something may differ first, and what to do, by kind.
 _REASONS = {

@@ -23,7 +23,7 @@ from lightning_modules.callbacks.steps import ends_step, list_loaders
 from lightning_modules.data.randomness import generator_states, keep_generators, seed_draws
 from lightning_modules.layers.keyed_dropout import KeyedDropout
 from lightning_modules.modules.run_trainer import RunTrainer
-from lightning_modules.process.user_errors import describe_error
+from lightning_modules.process.user_errors import describe_error, is_refusal
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from lightning_modules.train import RankContext, train
@@ -92,6 +92,9 @@ class Arm:
         settings: numbers of each group of the optimizers but the rates; None where they change.
         followed: a value of a micro-batch by which a scheduler sets rates; empty if none does.
         error: what ended it, in words; empty if nothing did.
+        has_begun: whether training began.
+        refusal: the error, if our code refuses to train it; empty if not.
+        no_span: why BatchNorm can have no span; empty if it can.
         folder: with its checkpoints.
     """
 
@@ -106,6 +109,9 @@ class Arm:
     settings: tuple[dict[str, Any], ...] = ()
     followed: str = ""
     error: str = ""
+    has_begun: bool = False
+    refusal: str = ""
+    no_span: str = ""
     folder: Path = Path()
 
 
@@ -262,7 +268,7 @@ class Trial:
             with record_seeds(arm.seeds):
                 record = train(spec, context)
             if record["outcome"] != Outcome.FINISHED:
-                arm.error = record["reason"]
+                arm.error = f"Diverged: {record['reason']}"
         except _Begun:
             pass
         except Retry:
@@ -270,6 +276,7 @@ class Trial:
         except Exception as error:  # noqa: BLE001  whatever a user's module raises
             traceback.print_exc()
             arm.error = describe_error(error)
+            arm.refusal = str(error) if is_refusal(error) else ""
         return arm
 
 
@@ -331,6 +338,7 @@ class _Observer(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """See what layers there are, and begin, if that was the task."""
+        self.arm.has_begun = True
         precise = (torch.float64, torch.complex128)
         numbers = [p for p in pl_module.parameters() if p.is_floating_point() or p.is_complex()]
         self.arm.converts = any(p.dtype not in precise for p in numbers)

@@ -3,6 +3,7 @@
 import os
 import pickle
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -54,7 +55,7 @@ from sweeper.spec.worker_args import CHECKPOINT
 
 _MOST_PARAMETERS = 500_000_000
 _RANKS = 2  # that train an arm together
-_LONGEST_S = 300.0  # that a rank waits for another [seconds]
+_LONGEST_S = 600  # of the arms on one rank, and of those on two [seconds]
 Found = dict[str, Finding]
 
 
@@ -68,7 +69,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         `num_train_examples`; for data without indices `is_iterable` and `most_ranks`; for a
         user's module or model also `has_batchnorm`, `is_automatic` (whether Lightning steps the
         optimizer), `found` (a `Finding` for each guarantee, by name) and, if the data have no size
-        of their own, `val_batch`, the examples of a validation batch.
+        of their own, `val_batch`, the examples of a validation batch. `refused` has errors of runs
+        that our code would not train: `always`, with a `bn_span` or on several `ranks`.
 
     Raises:
         ValueError: if the examples have no order that could be the run's, or the items of a batch
@@ -110,6 +112,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     )
     del data, module  # large ones may not fit twice
     measured: Found = {}
+    refused: dict[str, str] = {}
     if not config["trial"] or size > _MOST_PARAMETERS:
         measured[SAME] = _TOO_LARGE if config["trial"] else _SKIPPED
     elif found["num_train_examples"] < PARTS:
@@ -122,11 +125,12 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
             is_own=has_own_optimizer and config["optimizer"]["_target_"] == OWN_OPTIMIZER,
             is_split=found["is_automatic"] and not found.get("is_iterable"),
         )
-        measured, has_batchnorm = _measure_in_processes(trial)
+        measured, has_batchnorm, refused = _measure_in_processes(trial)
         if low and measured[SAME].holds:
             measured[SAME] = replace(measured[SAME], **_describe_sums(low[0]))
         found["has_batchnorm"] |= has_batchnorm
-    return {**found, "found": {name: asdict(finding) for name, finding in measured.items()}}
+    findings = {name: asdict(finding) for name, finding in measured.items()}
+    return {**found, "found": findings, "refused": refused}
 
 
 def _count(config: Mapping[str, Any], data: Any) -> dict[str, Any]:
@@ -156,17 +160,25 @@ def _build_trained(config: Mapping[str, Any], data: Any) -> pl.LightningModule:
     )
 
 
-def _measure_in_processes(trial: Trial) -> tuple[Found, bool]:
-    """What was found of a project, and whether it has BatchNorm once it is set up.
+def _measure_in_processes(trial: Trial) -> tuple[Found, bool, dict[str, str]]:
+    """What was found of a project, whether it has BatchNorm once it is set up, and what is refused.
 
     Each part is measured in a process of its own, so that ranks begin without threads.
     """
-    ((found, whole, trial),) = _in_forks(partial(_measure, trial))
+    try:
+        ((found, whole, trial),) = _in_forks(partial(_measure, trial))
+    except TimeoutError as error:
+        return {SAME: replace(_TOO_LONG, message=f"not determined: {error}")}, False, {}
+    refused = {"always": "" if whole.has_begun else whole.refusal, "bn_span": whole.no_span}
     over = several(trial.micro_batches, "micro-batch")
     if found[SAME].holds:
         with tempfile.TemporaryDirectory() as folder:
             of_ranks = (partial(_train_rank, trial, Path(folder), rank) for rank in range(_RANKS))
-            arms = _in_forks(*of_ranks)
+            try:
+                arms = _in_forks(*of_ranks)
+            except TimeoutError as error:
+                arms = [Arm(error=str(error))]
+        refused["ranks"] = arms[0].refusal
         if error := next((arm.error for arm in arms if arm.error), None):
             message = f"{found[SAME].message}, on one rank; on two: {error}"
             found[SAME] = replace(found[SAME], message=message)
@@ -176,7 +188,8 @@ def _measure_in_processes(trial: Trial) -> tuple[Found, bool]:
         else:
             over += f", {_RANKS} ranks"
         found[SAME] = replace(found[SAME], over=over)
-    return found, trial.span is not None or bool(trial.in_evaluation)
+    has_batchnorm = trial.span is not None or bool(trial.in_evaluation)
+    return found, has_batchnorm, {key: why for key, why in refused.items() if why}
 
 
 def _measure(trial: Trial) -> tuple[Found, Arm, Trial]:
@@ -232,6 +245,7 @@ def _train_first(trial: Trial, places: Iterator[Path]) -> tuple[Arm, Trial]:
         except Retry as retry:
             return _train_first(retry.trial, places)
         if not arm.error:
+            arm.no_span = first[0].refusal if first and one.in_evaluation else ""
             return arm, one
         first = first or (arm, one)
     assert first is not None, "several were tried"
@@ -261,7 +275,8 @@ def _in_forks(*jobs: Callable[[], Any]) -> list[Any]:
     """What functions return, each in a process of its own.
 
     Raises:
-        RuntimeError: if one does not return.
+        TimeoutError: if one takes longer than `_LONGEST_S`.
+        RuntimeError: if one ends in another way.
     """
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, str(number)) for number in range(len(jobs))]
@@ -269,6 +284,9 @@ def _in_forks(*jobs: Callable[[], Any]) -> list[Any]:
         sys.stderr.flush()
         started = [_fork(job, path) for job, path in zip(jobs, paths, strict=True)]
         ends = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in started]
+        if -signal.SIGALRM in ends:
+            msg = f"the trial of the module took longer than {_LONGEST_S} s"
+            raise TimeoutError(msg)
         if any(ends):
             msg = f"the trial of the module must end; a process of it ended with {ends}"
             raise RuntimeError(msg)
@@ -280,6 +298,7 @@ def _fork(job: Callable[[], Any], path: Path) -> int:
     if pid := os.fork():
         return pid
     code = 1
+    signal.alarm(_LONGEST_S)  # whatever it waits for, the kernel ends it
     try:
         path.write_bytes(pickle.dumps(job()))
         code = 0
@@ -302,6 +321,12 @@ _SKIPPED = Finding(
     holds=None,
     message="not tried, as trial=false: nothing is guaranteed",
     do="Leave out trial=false.",
+    is_layouts=True,
+)
+_TOO_LONG = Finding(
+    holds=None,
+    message="",
+    do="`sweeper doctor` tries again; trial=false skips the trial. Training may be as slow.",
     is_layouts=True,
 )
 _TOO_LARGE = Finding(

@@ -221,6 +221,10 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
         config["bn_span"] = None
     found = dict(facts["found"])
+    has_ranks, has_span = config["devices"] * config["num_nodes"] > 1, config["bn_span"] != "micro"
+    where = {"always": True, "ranks": has_ranks, "bn_span": has_span and config["bn_span"]}
+    for why in (why for key, why in facts.get("refused", {}).items() if where[key]):
+        raise ValueError(why)
     _check_trusted(config, found.get(RESUMES, {}).get("classes", ()))
     same = found.get(SAME, {})
     if _has_own_optimizer(config):

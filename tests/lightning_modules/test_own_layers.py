@@ -27,6 +27,13 @@ def test_what_is_in_evaluation_stays_there(run_words, span):
     assert record["outcome"] == "finished"
 
 
+def test_module_and_data_may_keep_other_values_of_one_name(run_words):
+    """Lightning merges them for loggers, and refuses."""
+    words = words_of("NamedModule", "data._target_=odd_strangers.NamedDataModule", "epochs=1")
+
+    assert run_words(*words)["outcome"] == "finished"
+
+
 def test_a_batchnorm_may_be_passed_twice(run_words):
     record = run_words(*words_of("TwiceModule", "bn_span=micro", "epochs=1"))
 

@@ -9,6 +9,7 @@ import pytest
 import strangers
 from torch.utils.data import Subset
 
+from lightning_modules import worker
 from lightning_modules.modules.own_project import build_module
 from sweeper.spec.run_spec import run_spec
 
@@ -36,6 +37,20 @@ def test_every_logged_name_and_the_counted_batch_are_in_the_record(run_words):
     assert {"train/mse", "val/mse/dataloader_idx_1", "val/mae_epoch/dataloader_idx_1"} <= {
         *record["curve"][0]["metrics"]
     }
+
+
+def test_data_that_are_more_than_was_counted_are_counted_again(run_words, tmp_path):
+    attempt = tmp_path / "attempts/0123456789ab/001"
+    attempt.mkdir(parents=True)
+    counted = tmp_path / "facts/0123456789ab.json"
+    counted.parent.mkdir()
+    counted.write_text("{}")
+
+    with pytest.raises(ValueError, match="repeat the command, which counts again") as raised:
+        run_words(*IN_PROCESS, "data.num_train_examples=64")
+    worker._leave_failure(attempt, 0, raised.value)
+
+    assert not counted.exists()
 
 
 def test_data_are_prepared_then_set_up_and_validated_by_name(run_words, tmp_path):
@@ -194,6 +209,7 @@ def test_what_a_plan_must_know_is_found_out(find_facts):
     holds = {name for name, finding in found.pop("found").items() if finding["holds"]}
     assert found == {
         "num_train_examples": 96, "has_batchnorm": False, "is_automatic": True, "val_batch": 64,
+        "refused": {},
     }  # fmt: skip
     assert holds == {"same on every layout", "same after a resume", "seeds apply"}
     assert not find_facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]

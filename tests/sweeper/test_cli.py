@@ -243,6 +243,16 @@ def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(command):
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
+def test_a_python_without_assertions_is_refused(tmp_path):
+    ended = subprocess.run(
+        [sys.executable, "-O", "-m", "sweeper", "-m", "seed=range(0,2)", f"results={tmp_path}"],
+        capture_output=True, text=True, check=False, timeout=900,
+    )  # fmt: skip
+
+    said = "Python must keep assertions; got -O or PYTHONOPTIMIZE. Start it without them.\n"
+    assert (ended.returncode, ended.stderr) == (2, said)
+
+
 @pytest.mark.parametrize("words", [["sweeper", "--version"], ["analysis", "claims", "nosuch"]])
 def test_output_that_cannot_be_written_ends_a_command_with_a_sentence(words):
     """A full disk; /dev/full is one."""

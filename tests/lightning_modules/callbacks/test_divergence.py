@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.divergence import Diverged, Divergence, find_divergence
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
@@ -96,8 +97,31 @@ def test_weights_that_are_not_finite_are_not_saved(fit, line, batches, noting, t
     assert not path.exists()
 
 
-def test_where_gradients_cannot_be_judged_the_epochs_loss_is(diverging, line, batches):
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(
+    request, diverging, line, batches, is_late
+):
+    """Its gradient may be finite all the same."""
+    if is_late:
+        request.getfixturevalue("late")
+    module = line()
+    own_step = module.training_step
+
+    def training_step(batch, batch_idx):
+        return own_step(batch, batch_idx)["loss"] + (math.nan if batch_idx == 1 else 0.0)
+
+    module.training_step = training_step
+
     with pytest.raises(Diverged, match=r"^the training loss became non-finite at step 1 of epoch"):
+        diverging(module, batches(20))
+    assert len(module.losses) == (4 if is_late else 2)
+
+
+def test_where_gradients_cannot_be_judged_the_epochs_loss_is(diverging, line, batches, monkeypatch):
+    """On several ranks, which do not look at the loss of a step."""
+    monkeypatch.setattr(Divergence, "on_train_batch_end", Callback.on_train_batch_end)
+
+    with pytest.raises(Diverged, match=r"^the training loss became non-finite by step 1 of epoch"):
         diverging(line(), batches(2, math.inf), is_scaled=True)
 
 

@@ -200,9 +200,16 @@ def test_a_data_set_that_gives_batches_is_asked_for_micro_batches(shuffle):
 
 
 def test_batches_of_a_batch_sampler_are_taken_one_after_the_other():
-    loader = DataLoader(Drawing(), batch_sampler=[[4, 5, 6], [1], [2, 3]])
+    loader = DataLoader(Drawing(), batch_sampler=[[4, 5], [1], [2, 3]])
 
-    assert stream(loader, 2)[0].tolist() == [4, 5, 6, 1, 2, 3]
+    assert stream(loader, 2)[0].tolist() == [4, 5, 1, 2, 3]
+
+
+def test_batches_by_a_budget_are_refused():
+    loader = DataLoader(Drawing(), batch_sampler=[[0], [1, 2, 3, 4, 5, 6], [7, 8], [9, 10, 11]])
+
+    with pytest.raises(ValueError, match="got list, whose 4 batches have 1 to 6, as by a budget"):
+        OwnExamples(loader, seed=0)
 
 
 @pytest.mark.parametrize("num", [3, 7, 12, 30])

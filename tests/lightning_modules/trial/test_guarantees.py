@@ -9,7 +9,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from lightning_modules.trial import layout_arms
+from lightning_modules.trial import layout_arms, own_facts
 from lightning_modules.trial.examples import fingerprint, is_same_example
 from lightning_modules.trial.findings import judge_seeds
 from lightning_modules.trial.layout_arms import Arm
@@ -17,6 +17,11 @@ from sweeper.launch.ask_process import ask_process
 from sweeper.upstream.torchs import record_seeds
 
 DRAWS = "draws at random outside dropout layers, or in"
+NO_SPAN = "with bn_span, a BatchNorm must be a layer with a momentum and running statistics"
+UNFROZEN = (
+    "on several ranks, trained parameters must have requires_grad=True from the start, as only "
+    "those gradients are exchanged"
+)
 ANYWAY = "not determined: a training step draws at random, in evaluation mode too"
 #: By module and data: whether layouts are the same, whether the layout is in the identity, whether
 #: a resume is the same, and words of the first finding that is not good.
@@ -120,6 +125,21 @@ def test_of_a_module_with_much_arithmetic_fewer_steps_are_compared(find_facts, m
     assert (found["holds"], found["over"]) == (True, "8 micro-batches")
 
 
+def test_what_no_run_would_train_is_found_by_where_it_would_not(found_of):
+    found = found_of(["Lazy", "Momentless", "Unfreezing", "Line", "Raising"])
+
+    assert {
+        name: [(key, why.partition("; ")[0]) for key, why in facts["refused"].items()]
+        for name, facts in found.items()
+    } == {
+        "Lazy": [("always", "every layer must have its weights when training begins")],
+        "Momentless": [("bn_span", NO_SPAN)],
+        "Unfreezing": [("ranks", UNFROZEN)],
+        "Line": [],
+        "Raising": [],
+    }
+
+
 def test_items_of_a_loss_weigh_its_parts(found_of):
     words = [(), ("loss_items=guaranteed_strangers.above",)]
 
@@ -133,6 +153,20 @@ def test_without_a_trial_nothing_is_guaranteed(found_of):
 
     assert [*found] == ["same on every layout"]
     assert found["same on every layout"]["is_layouts"]
+
+
+def test_a_trial_that_does_not_end_is_ended(grid, monkeypatch):
+    kinds = {"module": "Sleeping", "data": "Data"}
+    (config,) = grid(*(f"{key}._target_=guaranteed_strangers.{k}" for key, k in kinds.items()))
+    monkeypatch.setattr(own_facts, "_LONGEST_S", 2)
+
+    found = own_facts.facts(config)["found"]
+
+    assert [*found] == ["same on every layout"]
+    assert found["same on every layout"]["is_layouts"]
+    assert found["same on every layout"]["message"] == (
+        "not determined: the trial of the module took longer than 2 s"
+    )
 
 
 def test_a_project_that_seeds_generators_is_found_out():

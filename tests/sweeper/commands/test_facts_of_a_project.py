@@ -174,6 +174,23 @@ def test_without_batchnorm_there_is_no_span(fill, has, span):
 
 
 @pytest.mark.parametrize(
+    ("where", "taken", "refused"),
+    [
+        ("always", None, []),
+        ("bn_span", ["bn_span=null"], ["bn_span=8"]),
+        ("ranks", ["devices=1"], ["devices=2"]),
+    ],
+)
+def test_what_its_trial_refused_is_refused_in_the_plan(fill, where, taken, refused):
+    facts = {"refused": {where: "it must be otherwise"}, "has_batchnorm": True}
+    if taken:
+        assert len(fill(*WORDS, *taken, **facts)) == 1
+
+    with pytest.raises(ValueError, match=r"^it must be otherwise$"):
+        fill(*WORDS, *refused, **facts)
+
+
+@pytest.mark.parametrize(
     ("has", "words", "held"),
     [
         (False, [], ["fixed batchnorm", "same after a resume"]),
