@@ -189,7 +189,8 @@ def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
     counts = [len(place_runs(of, paper)[names].drop_duplicates()) for of in (best, nearest.runs)]
     if counts[0] < counts[1]:
         return nearest
-    about = "; ".join(filter(None, [nearest.about, f"each point at its best {', '.join(further)}"]))
+    chosen = f"each point at its best {', '.join(further)}, a choice that no interval contains"
+    about = "; ".join(filter(None, [nearest.about, chosen]))
     return replace(nearest, runs=best, about=about)
 
 
