@@ -19,6 +19,11 @@ def ball(i):
     return {"image": label + rng.normal(0, 0.3, label.shape).astype("float32"), "label": label}
 
 
+def collate(volumes):
+    """Its batches hold two crops of each volume, so an entry shows how many volumes these are."""
+    return {**list_data_collate(volumes), "volumes": list(range(len(volumes)))}
+
+
 class Balls(L.LightningDataModule):
     def __init__(self, batch_size=4):
         super().__init__()
@@ -31,9 +36,7 @@ class Balls(L.LightningDataModule):
         self.val = CacheDataset([ball(i) for i in range(32, 40)], channel)
 
     def train_dataloader(self):
-        return DataLoader(
-            self.train, batch_size=self.batch_size, shuffle=True, collate_fn=list_data_collate
-        )
+        return DataLoader(self.train, batch_size=self.batch_size, shuffle=True, collate_fn=collate)
 
     def val_dataloader(self):
         return DataLoader(self.val, batch_size=1)

@@ -44,11 +44,17 @@ def data(batch_size=4):
     )
 
 
-def model():
+class Module(EMALightningModule):
+    def on_fit_start(self):  # its command does this
+        super().on_fit_start()
+        self.world_size = self.trainer.world_size
+
+
+def model(seed):
     set_global_state()
     net = {
         "_target_": "nequip.model.NequIPGNNModel",
-        "seed": 456,
+        "seed": seed,
         "model_dtype": "float32",
         "type_names": ["Ar"],
         "r_max": 4.0,
@@ -59,7 +65,7 @@ def model():
         "avg_num_neighbors": 3.0,
         "compile_mode": "eager",
     }
-    return EMALightningModule(
+    return Module(
         model=net,
         num_datasets={"train": 1, "val": 1, "test": 0, "predict": 0},
         optimizer={"_target_": "torch.optim.Adam", "lr": 0.01},

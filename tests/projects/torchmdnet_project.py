@@ -55,7 +55,7 @@ class Molecules(torch.utils.data.Dataset):
         return 80
 
     def __getitem__(self, i):
-        draw = torch.Generator().manual_seed(i)
+        draw = torch.Generator().manual_seed(int(i))
         pos = torch.randn(3 + i % 4, 3, generator=draw)
         return Data(z=1 + torch.arange(len(pos)) % 3, pos=pos, y=pos.norm().reshape(1, 1))
 
