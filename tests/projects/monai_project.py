@@ -1,4 +1,4 @@
-"""MONAI: a U-Net in the LightningModule of its tutorial, on made-up balls that it crops at random."""
+"""MONAI: a U-Net in the LightningModule of its tutorial, on random crops of made-up balls."""
 
 import lightning as L
 import numpy as np
@@ -24,6 +24,14 @@ def collate(volumes):
     return {**list_data_collate(volumes), "volumes": list(range(len(volumes)))}
 
 
+class Volumes(CacheDataset):
+    """Its random transforms have a generator of their own, which here follows NumPy's."""
+
+    def __getitem__(self, index):
+        self.transform.set_random_state(np.random.randint(2**31))  # noqa: NPY002
+        return super().__getitem__(index)
+
+
 class Balls(L.LightningDataModule):
     def __init__(self, batch_size=4):
         super().__init__()
@@ -32,7 +40,7 @@ class Balls(L.LightningDataModule):
     def setup(self, stage):
         channel = EnsureChannelFirstd(["image", "label"], channel_dim="no_channel")
         crop = RandCropByPosNegLabeld(["image", "label"], "label", (8, 8, 8), num_samples=2)
-        self.train = CacheDataset([ball(i) for i in range(32)], Compose([channel, crop]))
+        self.train = Volumes([ball(i) for i in range(32)], Compose([channel, crop]))
         self.val = CacheDataset([ball(i) for i in range(32, 40)], channel)
 
     def train_dataloader(self):

@@ -51,6 +51,7 @@ def main():
         enable_checkpointing=False,
         enable_progress_bar=False,
         num_sanity_val_steps=0,
+        inference_mode=False,  # forces are gradients, in validation too
     )
     trainer.fit(module, datamodule=data)
     after = module.state_dict()

@@ -40,7 +40,8 @@ class Causal(L.LightningModule):
     def __init__(self):
         super().__init__()
         sizes = {"vocab_size": 50, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2}
-        config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+        dropout = {"embd_pdrop": 0, "resid_pdrop": 0, "attn_pdrop": 0}
+        config = GPT2Config(**sizes, **dropout, bos_token_id=0, eos_token_id=0)
         self.model = AutoModelForCausalLM.from_config(config)
 
     def training_step(self, batch, batch_idx):
