@@ -45,7 +45,8 @@ models: .venv/.installed-dev ## every model of torchvision, and one of each fami
 	SWEEPER_MODELS_UP_TO=inf $(BIN)/python -m pytest tests/lightning_modules/layers/test_any_model.py
 
 projects: .venv-projects/.installed ## published Lightning packages on made-up data, at most an hour
-	timeout 3600 .venv-projects/bin/python -m pytest --noconftest tests/projects/published.py
+	timeout 3600 .venv-projects/bin/python -m pytest --noconftest -n $(TEST_PROCESSES) \
+		tests/projects/published.py
 
 soak: .venv/.installed-dev ## sweeps killed 30 times each, a hundred storms of workers
 	SWEEPER_SOAK_KILLS=30 SWEEPER_STORMS=100 $(BIN)/python -m pytest tests/test_soak.py \
@@ -89,6 +90,6 @@ clean: ## remove the environment
 
 .venv-projects/.installed: .venv/.installed tests/projects/packages.toml
 	$(BIN)/python -m venv .venv-projects
-	.venv-projects/bin/python -m pip install --quiet --editable . pytest
+	.venv-projects/bin/python -m pip install --quiet --editable . pytest pytest-xdist
 	.venv-projects/bin/python tests/projects/install.py
 	@touch $@

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -52,6 +53,8 @@ def list_parts(batch: Any) -> list[Any]:
         return list(batch.values())
     if isinstance(batch, Sequence):
         return [] if isinstance(batch, str | bytes) else list(batch)
+    if is_dataclass(batch):  # it may have slots
+        return [getattr(batch, field.name) for field in fields(batch)]
     return list(getattr(batch, "__dict__", {}).values())
 
 

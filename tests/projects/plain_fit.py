@@ -9,6 +9,7 @@ from importlib import import_module
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from torch import Tensor
 
 HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
@@ -51,16 +52,17 @@ def main():
         enable_checkpointing=False,
         enable_progress_bar=False,
         num_sanity_val_steps=0,
+        inference_mode=False,  # forces are gradients, in validation too
     )
     trainer.fit(module, datamodule=data)
     after = module.state_dict()
-    moved = max(_distance(after[name], value) for name, value in kept["before"].items())
-    differs = max(_distance(after[name], value) for name, value in kept["after"].items())
+    moved, differs = _distance(after, kept["before"]), _distance(after, kept["after"])
     print(f"moved {moved} differs {differs}")
 
 
-def _distance(a, b):
-    return (a.double() - b.double()).abs().max().item() if a.numel() else 0.0
+def _distance(state, other):
+    pairs = [(value, other[name]) for name, value in state.items() if isinstance(value, Tensor)]
+    return max((a.double() - b.double()).abs().max().item() for a, b in pairs if a.numel())
 
 
 main()

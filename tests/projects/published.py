@@ -23,10 +23,10 @@ EPOCHS = 3
 
 
 class Project:
-    """A package's command, in a folder of its own."""
+    """A package's command, in a folder of its own; what a sweep measured of it serves the next."""
 
-    def __init__(self, name, folder):
-        self.name, self.folder = name, folder
+    def __init__(self, name, folder, facts):
+        self.name, self.folder, self.facts = name, folder, facts
         self.batch = PACKAGES[name]["batch"]
         self.words = PACKAGES[name]["words"].split()
 
@@ -49,15 +49,19 @@ class Project:
     def sweep(self, results, *words, batch=None):
         """The rows of a sweep, and what it said."""
         batch = batch or self.batch
+        facts = self.folder / results / "facts"
+        if self.facts.is_dir():
+            shutil.copytree(self.facts, facts, dirs_exist_ok=True)
         run = [f"batch={batch}", f"base_batch={self.batch}", "warmup=0", f"epochs={EPOCHS}"]
         command = ["-m", *self.words, *run, f"results={results}", *words]
         _, said = self.sweeper(*command)
         assert (self.folder / results / "runs").is_dir(), said
+        shutil.copytree(facts, self.facts, dirs_exist_ok=True)
         return pd.read_parquet(self.folder / results / "runs").sort_values("global_batch"), said
 
 
 @pytest.fixture(params=PACKAGES)
-def project(request, tmp_path):
+def project(request, tmp_path, tmp_path_factory):
     package, copied = PACKAGES[request.param], Path(sys.prefix, request.param)
     is_package = "imports" in package
     if not (importlib.util.find_spec(package["imports"]) if is_package else copied.is_dir()):
@@ -65,7 +69,7 @@ def project(request, tmp_path):
     if not is_package:
         shutil.copytree(copied, tmp_path, dirs_exist_ok=True)
         write_mnist(tmp_path / "data/MNIST/raw")
-    return Project(request.param, tmp_path)
+    return Project(request.param, tmp_path, tmp_path_factory.getbasetemp() / request.param)
 
 
 @pytest.fixture
@@ -92,14 +96,14 @@ def test_two_batches_are_trained_exactly(project):
 
 
 def test_a_killed_run_is_finished_by_the_same_command_without_a_difference(project):
-    def sweep(results, mark):
-        kill = f"{{_target_:witness.Kill,file:{mark},epoch:1}}"
-        return project.sweep(results, f"+trainer.callbacks=[{kill}]")
+    kill = "+trainer.callbacks=[{_target_:witness.Kill,file:mark,epoch:1}]"
+    mark = project.folder / "mark"
 
-    (project.folder / "never").touch()
-    whole, said = sweep("whole", "never")
-    killed, killed_said = sweep("killed", "mark")
-    repeated, repeated_said = sweep("killed", "mark")
+    mark.touch()
+    whole, said = project.sweep("whole", kill)
+    mark.unlink()
+    killed, killed_said = project.sweep("killed", kill)
+    repeated, repeated_said = project.sweep("killed", kill)
 
     assert list(whole.outcome) == ["finished"], said
     assert list(killed.outcome) == ["preempted"], killed_said

@@ -1,5 +1,6 @@
 """How many examples a batch has, and what counts as an item of it."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,12 @@ BATCH = {
     "weights": torch.tensor([0.5]),
     "texts": ["a", "b"],
 }
+
+
+@dataclass(slots=True)
+class Windows:
+    past: torch.Tensor
+    future: torch.Tensor | None = None
 
 
 def halves(batch):
@@ -74,6 +81,7 @@ def test_a_batch_without_keys_has_none_to_count():
         ({"nodes": torch.zeros(9, 2), "y": torch.zeros(4)}, 4),
         (SimpleNamespace(name="waves", nodes=torch.zeros(9, 2), y=torch.zeros(4)), 4),
         (SimpleNamespace(nodes=torch.zeros(4, 2), batch_size=6), 6),
+        (Windows(torch.zeros(4, 9)), 4),
         ((torch.zeros(3, 9), torch.zeros(3), ["a", "b", "c", "d"]), 3),  # one example was dropped
         ((torch.zeros(9, 2), torch.zeros(9), ["a", "b", "c", "d"]), 4),  # several parts of each
         (([torch.zeros(2, 2)] * 4, torch.zeros(3)), 4),  # and what is the same for all
