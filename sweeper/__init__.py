@@ -7,9 +7,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sweeper.commands.from_python import plan, run
+    import analysis
+    from sweeper.commands.from_python import plan, run, status
+    from sweeper.spec.batch import split_global_batch, steps_per_epoch
+    from sweeper.spec.lr_rules import (
+        LEGW,
+        AdamSDE,
+        HalfLife,
+        Linear,
+        LinearCapped,
+        NoScaling,
+        Power,
+        Saturating,
+        Scaling,
+        Sqrt,
+        Surge,
+    )
+    from sweeper.spec.schedules import WSD, Constant, Cosine, PeriodicDecay, Polynomial, Training
 
-__all__ = ["CONFIG_FOLDER", "import_own", "plan", "run"]
+__all__ = [
+    "CONFIG_FOLDER", "LEGW", "WSD", "AdamSDE", "Constant", "Cosine", "HalfLife", "Linear",
+    "LinearCapped", "NoScaling", "PeriodicDecay", "Polynomial", "Power", "Saturating", "Scaling",
+    "Sqrt", "Surge", "Training", "analysis", "import_own", "plan", "run", "split_global_batch",
+    "status", "steps_per_epoch",
+]  # fmt: skip
+
+#: Where names are that are imported when they are asked for, as the command line needs none.
+_PLACES = {
+    "commands.from_python": ("plan", "run", "status"),
+    "spec.batch": ("split_global_batch", "steps_per_epoch"),
+    "spec.schedules": ("WSD", "Constant", "Cosine", "PeriodicDecay", "Polynomial", "Training"),
+    "spec.lr_rules": (
+        "LEGW", "AdamSDE", "HalfLife", "Linear", "LinearCapped", "NoScaling", "Power", "Saturating",
+        "Scaling", "Sqrt", "Surge",
+    ),
+}  # fmt: skip
 
 _INSTALLED = Path(__file__).parent / "conf"
 
@@ -34,8 +66,16 @@ def import_own(name: str) -> None:
     spec.loader.exec_module(package)
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
-    if name in {"plan", "run"}:  # pandas takes a second, and the command line needs neither
-        return getattr(importlib.import_module("sweeper.commands.from_python"), name)
+    if name == "analysis":  # whatever else has this name where the command was started
+        import_own(name)
+        return sys.modules[name]
+    for place, names in _PLACES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"sweeper.{place}"), name)
     msg = f"module 'sweeper' has no attribute {name!r}"
     raise AttributeError(msg)

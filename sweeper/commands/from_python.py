@@ -1,4 +1,4 @@
-"""`sweeper.plan` and `sweeper.run`: the commands from Python, with their words; frames back."""
+"""`sweeper.plan`, `run` and `status`: the commands from Python, with their words; frames back."""
 
 import json
 import os
@@ -17,6 +17,8 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from sweeper.spec.outcomes import BAD_INPUT, INTERRUPTED
 
 _LOOK_EVERY_S = 1.0
+#: Groups whose class may be the user's own.
+_OWN_CLASSES = ("module", "data", "model", "optimizer", "lr_rule", "schedule", "logger")
 
 
 def plan(*words: str, **settings: Any) -> pd.DataFrame:
@@ -58,6 +60,14 @@ def run(*words: str, **settings: Any) -> pd.DataFrame:
     return planned[["run_id"]].merge(pd.read_parquet(Path(results, "runs")), on="run_id")
 
 
+def status(results: str | Path = "results") -> dict[str, Any]:
+    """What `sweeper status --json` prints of a results folder: counts, runs and failures."""
+    from sweeper.commands.status import overview
+    from sweeper.store.ledger import Ledger
+
+    return overview(Ledger(Path(results)))
+
+
 def _type_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[str]:
     """The words of a command line; ValueError for a key without values."""
     typed = [*words]
@@ -67,12 +77,26 @@ def _type_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[str]:
         if not values:
             msg = f"{key} must have a value; got an empty list. Give one, or [[]] for a list."
             raise ValueError(msg)
-        typed.append(f"{key}={','.join(map(_type, values))}")
+        group = f"{key}._target_" if callable(values[0]) and key in _OWN_CLASSES else key
+        typed.append(f"{group}={','.join(map(_type, values))}")
     return typed
 
 
 def _type(value: Any) -> str:
-    """A value in Hydra's grammar; a text is taken as it would be typed."""
+    """A value in Hydra's grammar; a text is taken as it would be typed, a class by its path.
+
+    ValueError for a class or a function that other processes cannot import.
+    """
+    if callable(value):
+        place, name = value.__module__, value.__qualname__
+        if place == "__main__" or "<" in name:
+            msg = (
+                "A class or function must be in a module that other processes can import; got "
+                f"{name} of {place}. Put it into a file, such as mynet.py beside the notebook, and "
+                "import it from there."
+            )
+            raise ValueError(msg)
+        return f"{place}.{name}"
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{name}:{_type(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list | tuple | range):

@@ -87,7 +87,7 @@ def _known_scale(noise_scale: float | str) -> float:
 class NoScaling(_Rule):
     """Keep the base learning rate at every batch: ``peak_lr = base_lr``."""
 
-    name: Literal["none"]
+    name: Literal["none"] = "none"
 
     def peak_lr(self, at: Scaling) -> float:
         """``base_lr``."""
@@ -103,7 +103,7 @@ class Linear(_Rule):
         Goyal et al. 2017, arXiv:1706.02677, section 2.1.
     """
 
-    name: Literal["linear"]
+    name: Literal["linear"] = "linear"
 
     def peak_lr(self, at: Scaling) -> float:
         """``base_lr * batch_ratio``."""
@@ -119,7 +119,7 @@ class Sqrt(_Rule):
         Krizhevsky 2014, arXiv:1404.5997; Hoffer et al. 2017, arXiv:1705.08741.
     """
 
-    name: Literal["sqrt"]
+    name: Literal["sqrt"] = "sqrt"
 
     def peak_lr(self, at: Scaling) -> float:
         """``base_lr * sqrt(batch_ratio)``."""
@@ -133,7 +133,7 @@ class LEGW(_AnyRule):
         You et al. 2019, arXiv:1901.08256.
     """
 
-    name: Literal["legw"]
+    name: Literal["legw"] = "legw"
     warmup_exponent: Number
 
     def peak_lr(self, at: Scaling) -> float:
@@ -151,7 +151,7 @@ class Power(_Rule):
         An empirical law without theory; McCandlish et al. 2018 found 0.5 to 1 with Adam.
     """
 
-    name: Literal["power"]
+    name: Literal["power"] = "power"
     exponent: Number
 
     def peak_lr(self, at: Scaling) -> float:
@@ -170,7 +170,7 @@ class AdamSDE(_Rule):
         Malladi et al. 2022, arXiv:2205.10287.
     """
 
-    name: Literal["adam_sde"]
+    name: Literal["adam_sde"] = "adam_sde"
 
     def peak_lr(self, at: Scaling) -> float:
         """``base_lr * sqrt(batch_ratio)``."""
@@ -207,7 +207,7 @@ class HalfLife(_Rule):
         Marek et al. 2025, arXiv:2507.07101.
     """
 
-    name: Literal["half_life"]
+    name: Literal["half_life"] = "half_life"
     exponent: Number
 
     def peak_lr(self, at: Scaling) -> float:
@@ -227,7 +227,7 @@ class LinearCapped(_Rule):
         max_lr: the highest learning rate, at least ``base_lr`` [dimensionless].
     """
 
-    name: Literal["linear_capped"]
+    name: Literal["linear_capped"] = "linear_capped"
     max_lr: Positive
 
     def peak_lr(self, at: Scaling) -> float:
@@ -256,7 +256,7 @@ class Saturating(_Rule):
         McCandlish et al. 2018, arXiv:1812.06162, equation 2.6 (from memory).
     """
 
-    name: Literal["saturating"]
+    name: Literal["saturating"] = "saturating"
     noise_scale: Positive | Literal["measured"]
     measured_in: RunID | None = None
 
@@ -283,7 +283,7 @@ class Surge(_Rule):
         Li et al. 2024, arXiv:2405.14578, equations 22 and 23.
     """
 
-    name: Literal["surge"]
+    name: Literal["surge"] = "surge"
     noise_scale: Annotated[
         Positive | Literal["critical"],
         Rule(
@@ -315,7 +315,7 @@ class AdaScaleRule(_Rule):
         Johnson et al. 2020, arXiv:2007.05105; see adascale.py and gradient_noise.py for the gain.
     """
 
-    name: Literal["adascale"]
+    name: Literal["adascale"] = "adascale"
     smoothing: Fraction | None
 
     def peak_lr(self, at: Scaling) -> float:

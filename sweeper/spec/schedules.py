@@ -58,7 +58,7 @@ class Training:
 class Constant(Settings):
     """Never decay: ``factor = 1``."""
 
-    name: Literal["constant"]
+    name: Literal["constant"] = "constant"
 
     def decay(self, training: Training) -> Decay:
         """The factor at each position of a training."""
@@ -79,7 +79,7 @@ class PeriodicDecay(Settings):
         McCord & Dash 2021 ("periodic decay", 1/10 at 30, 60, 90); Goyal et al. 2017 (30, 60, 80).
     """
 
-    name: Literal["periodic_decay"]
+    name: Literal["periodic_decay"] = "periodic_decay"
     milestones: Milestones
     factor: Positive
 
@@ -115,7 +115,7 @@ class GrowingBatch(Settings):
         lower it equally.
     """
 
-    name: Literal["growing_batch"]
+    name: Literal["growing_batch"] = "growing_batch"
     milestones: WholeMilestones
     factor: Factor
     growth: Literal["measured", "milestones"]
@@ -154,7 +154,7 @@ class Seesaw(Settings):
         arXiv:2510.14717.
     """
 
-    name: Literal["seesaw"]
+    name: Literal["seesaw"] = "seesaw"
     at: Annotated[
         tuple[Annotated[float, Field(gt=0, lt=1)], ...],
         Field(strict=False),
@@ -212,7 +212,7 @@ class BatchWarmup(Settings):
         Merrill et al. 2025, arXiv:2505.23971, section 4.
     """
 
-    name: Literal["batch_warmup"]
+    name: Literal["batch_warmup"] = "batch_warmup"
     positions: WholeMilestones
     critical_batch: Annotated[
         Literal["measured"] | Annotated[tuple[Positive, ...], Field(strict=False)],
@@ -262,7 +262,7 @@ class WSD(Settings):
         arXiv:2508.01483.
     """
 
-    name: Literal["wsd"]
+    name: Literal["wsd"] = "wsd"
     cooldown: Annotated[float, Field(gt=0, le=1), Rule("a number above 0, at most 1")]
 
     def decay(self, training: Training) -> Decay:
@@ -328,7 +328,7 @@ class Polynomial(_ToTheEnd):
         image_classification/tensorflow2/lars_util.py (clock `warmup`, one extra step).
     """
 
-    name: Literal["polynomial"]
+    name: Literal["polynomial"] = "polynomial"
     power: NotNegative
     extra_steps: NotNegative
 
@@ -347,7 +347,7 @@ class Cosine(_ToTheEnd):
         Loshchilov & Hutter 2016, arXiv:1608.03983, without restarts.
     """
 
-    name: Literal["cosine"]
+    name: Literal["cosine"] = "cosine"
 
     def decay(self, training: Training) -> Decay:
         """The factor at each position of a training."""

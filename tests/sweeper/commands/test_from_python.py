@@ -7,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import strangers
 from nbclient import NotebookClient
 
 import sweeper
@@ -72,6 +73,37 @@ def test_a_key_without_values_is_refused():
         sweeper.plan(batch=[])
 
 
+def test_a_class_goes_in_as_it_is_and_one_of_the_notebook_is_refused(monkeypatch):
+    planned = sweeper.plan(
+        "--no-memory", "trial=false", module=strangers.Module, data=strangers.DataModule, batch=32,
+        metric="val/mse/dataloader_idx_0", metric_mode="min", warmup=0,
+    )  # fmt: skip
+
+    assert len(planned) == 1
+    monkeypatch.setattr(strangers.Module, "__module__", "__main__")
+    with pytest.raises(ValueError, match=r"other processes can import; got Module of __main__"):
+        sweeper.plan(module=strangers.Module)
+
+
+def test_the_surface_is_listed_and_the_analysis_is_ours_whatever_the_folder_holds(monkeypatch):
+    Path("analysis.py").write_text("raise RuntimeError")
+    monkeypatch.syspath_prepend(".")
+    monkeypatch.delitem(sys.modules, "analysis", raising=False)
+
+    assert dir(sweeper) == sorted(sweeper.__all__)
+    assert len(dir(sweeper)) <= 40
+    assert all(getattr(sweeper, name) is not None for name in dir(sweeper))
+    assert Path(sweeper.analysis.__file__).parent.parent == Path(sweeper.__file__).parents[1]
+
+
+def test_rules_are_functions_of_the_batch():
+    at = sweeper.Scaling(base_lr=0.1, base_batch=256, global_batch=1024, trained_examples=1e6)
+
+    found = [rule().peak_lr(at) for rule in (sweeper.Linear, sweeper.Sqrt, sweeper.NoScaling)]
+
+    assert found == pytest.approx([0.4, 0.2, 0.1])
+
+
 @pytest.mark.slow
 def test_an_interrupt_saves_a_checkpoint():
     done = subprocess.run(
@@ -94,9 +126,10 @@ def test_the_notebook_runs_in_a_kernel_and_prints_its_progress():
         allow_errors=True,
     ).execute()
 
-    _, plan, run, refusal = (cell for cell in notebook.cells if cell.cell_type == "code")
+    _, plan, run, refusal, rules = (cell for cell in notebook.cells if cell.cell_type == "code")
     assert plan.outputs[-1].data["text/html"].count("<td>new</td>") == 4
     printed = "".join(output.get("text", "") for output in run.outputs)
     assert printed.count("finished ") >= 4
+    assert rules.outputs[-1].data["text/plain"] == "(0.4, 0.2)"
     assert run.outputs[-1].data["text/html"].count("finished") == 4
     assert "batch must be a whole number" in refusal.outputs[0].evalue
