@@ -56,11 +56,12 @@ gpu: .venv/.installed-dev ## on a machine with a GPU: tests marked gpu, then ben
 	$(PYTEST) -m gpu
 	$(BIN)/python benchmarks/gpu.py
 
-check: .venv/.installed-dev ## lint, format, import directions, types
+check: .venv/.installed-dev ## lint, format, import directions, types, lines per room
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/pyright
+	$(BIN)/python .ci/check_rooms
 	@git ls-files '*.py' | xargs wc -l | awk '$$1 > 400 && $$2 != "total" {print "Longer than 400 lines, perhaps two subjects: " $$2}'
 
 format: .venv/.installed-dev ## format and repair what ruff can
