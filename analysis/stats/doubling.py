@@ -38,10 +38,10 @@ def describe_doubling(
     try:
         doubling = doubling_batch(reached)
     except ValueError as error:
-        is_fall = bool(np.any(reached.get("rate_fell", False)))
-        why = f"Not answered: {error}"
-        why = f"Not answered: {FELL}." if is_fall else why
-        return None, None, unanswered(why, STEADY if is_fall else "", given)
+        rule, _, remedy = str(error).rpartition(". ")
+        if np.any(reached.get("rate_fell", False)):
+            rule, remedy = FELL, STEADY
+        return None, None, unanswered(f"Not answered: {rule}.", remedy, given)
     try:
         fit = critical_batch(reached)
         ratio, words = fit.critical_batch, _say_ratio(fit)
