@@ -36,6 +36,7 @@ class Line(L.LightningModule):
             nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), *layers, nn.Linear(6, 1)
         )
         self.register_buffer("steps", torch.tensor(0))
+        self.register_buffer("threshold", torch.tensor(torch.nan))  # not set yet
         self.same_layers = [self.layers]  # a name for what is in the checkpoint
 
     def training_step(self, batch):

@@ -165,9 +165,9 @@ def _differences(a: Step, b: Step, scale: float, tolerance: float) -> Iterator[D
     for here, there in zip(a.rates, b.rates, strict=False):
         if not math.isclose(here, there, rel_tol=1e-12):
             yield Difference("rate", a.epoch, "a learning rate", here, there)
-    pairs = _far_apart(a.state, b.state, lambda norm: tolerance * norm)
-    for name, here, there in pairs:
-        yield Difference("state", a.epoch, name, here, there)
+    for name, here, there in _far_apart(a.state, b.state, lambda norm: tolerance * norm):
+        if not (math.isnan(here) and math.isnan(there)):  # not set yet: what is used is in the loss
+            yield Difference("state", a.epoch, name, here, there)
 
 
 def _far_apart(
