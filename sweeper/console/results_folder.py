@@ -20,7 +20,7 @@ def spell_folder(command: str, words: Sequence[str]) -> list[str]:
     folders, rest = list[str](), list[str]()
     for before, word in zip(["", *words], words, strict=False):
         is_bare = command not in ("sweep", "analysis") and before not in _FOLDER_OF_CONFIGS
-        if before == "--results" or (is_bare and Path(word).is_dir()):
+        if before == "--results" or (word and is_bare and Path(word).is_dir()):
             folders.append(word)
         elif (found := re.fullmatch(r"(?:--)?results=(.*)", word)) and not Path(word).is_dir():
             folders.append(found[1])

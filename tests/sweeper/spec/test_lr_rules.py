@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from sweeper import CONFIG_FOLDER
 from sweeper.spec import lr_rules
 from sweeper.spec import run_spec as runs
 from sweeper.spec.run_spec import run_spec
+from sweeper.spec.sentences import union_models
 
 READ = TypeAdapter(lr_rules.LRRule)
 
@@ -28,6 +30,8 @@ TABLE = [
     ({"name": "adam_sde"}, 0.1 * 30**0.5, 0.1 * 120**0.5),
     ({"name": "half_life", "exponent": 0.16}, 0.1 * 30**0.16, 0.1 * 120**0.16),
     ({"name": "power", "exponent": 0.75}, 0.1 * 30**0.75, 0.1 * 120**0.75),
+    ({"name": "legw", "warmup_exponent": 1}, 0.1 * 30**0.5, 0.1 * 120**0.5),
+    ({"name": "adascale", "smoothing": None}, 0.1, 0.1),
     ({"name": "linear_capped", "max_lr": 5.0}, 3.0, 5.0),
     ({"name": "saturating", "noise_scale": 1e4}, 1.74027, 3.02240),
     # surge at B/B_n = 1 and 4, from B/B_n = 1/30: heights 1 and 0.8 over 2/(sqrt(30)+sqrt(1/30))
@@ -42,6 +46,13 @@ def test_rules_give_the_published_peaks(rule, at_7680, at_30720):
     ]
 
     assert peaks == pytest.approx([at_7680, at_30720], rel=1e-5)
+
+
+def test_every_rule_has_a_row():
+    names = {path.stem for path in (CONFIG_FOLDER / "lr_rule").glob("*.yaml")}
+
+    assert {rule["name"] for rule, *_ in TABLE} == names
+    assert names == union_models(lr_rules.LRRule).keys() - {"_target_"}
 
 
 @given(
