@@ -7,13 +7,16 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from pydantic import TypeAdapter
 
+from sweeper import CONFIG_FOLDER
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.schedule import LRSchedule, warmup_climb
-from sweeper.spec.schedules import Schedule, Training
+from sweeper.spec.schedules import GROWING, Schedule, Training
 
 read = TypeAdapter(Schedule).validate_python
+SCHEDULES = CONFIG_FOLDER / "schedule"
 
 
 def schedule(
@@ -192,3 +195,41 @@ def test_a_schedule_of_the_users_own_that_gives_no_rates_is_refused(
 
     with pytest.raises(ValueError, match=r"schedule\._target_=rateless\.decay must give"):
         run_spec(config(schedule={"name": "mine", "_target_": "rateless.decay"}))
+
+
+#: Of a training of 90 epochs with 5 of warmup, 10 steps an epoch and a peak rate of 1: the factors
+#: half way from the warmup to the end, and at the end. None: a batch that grows in its place.
+HALF_WAY = {
+    "batch_warmup": None,
+    "constant": (1, 1),
+    "cosine": (0.5, 0),
+    "goyal2017": (0.1, 1e-3),
+    "goyal2017_small": (1e-3, 1e-3),
+    "growing_batch": None,
+    "linear_decay": (0.5, 0),
+    "mccord2021": (0.1, 1e-3),
+    "mccord2021_small": (1e-3, 1e-3),
+    "mlperf_rn50": (1e-4 + (1 - 1e-4) * (426 / 851) ** 2, 1e-4 + (1 - 1e-4) / 851**2),
+    "nado2021": (6e-6 + (1 - 6e-6) / 4, 6e-6),
+    "periodic_decay": (1e-2, 1e-2),
+    "polynomial": (1e-4 + (1 - 1e-4) / 4, 1e-4),
+    "seesaw": None,
+    "wsd": (1, 0),
+    "you2017": (0.25, 0),
+}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in SCHEDULES.glob("*.yaml")))
+def test_every_schedule_has_a_row_and_begins_at_the_peak(name):
+    chosen = OmegaConf.load(SCHEDULES / f"{name}.yaml")
+    for base in chosen.pop("defaults", []):
+        chosen = OmegaConf.merge(OmegaConf.load(SCHEDULES / f"{base}.yaml"), chosen)
+    if HALF_WAY[name] is None:
+        assert chosen.name in GROWING
+        return
+    training = Training(epochs=90, warmup_epochs=5, steps_per_epoch=10, peak_lr=1)
+
+    decay = read(OmegaConf.to_container(chosen)).decay(training)
+
+    assert decay(0) == decay(2.9 if "small" in name else 5) == 1
+    assert (decay(47.5), decay(90)) == pytest.approx(HALF_WAY[name])
