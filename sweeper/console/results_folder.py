@@ -1,14 +1,13 @@
 """The results folder on a command line: `results=F`, `--results F` and a bare word are the same."""
 
+import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 #: Commands whose words may be run ids, so that the folder is an option.
 _WITH_RUNS = ("status", "stop", "logs", "delete", "sharpness")
-#: Those that take a folder as a word, or nothing but overrides.
-_AS_WORD, _AS_OVERRIDE = ("compact", "doctor", "analysis"), ("run", "sweep", "plan", "equivalence")
-_FOLDER_OF_CONFIGS = ("--config-dir", "-cd")
+#: Those that take a sweep's overrides; others take a folder as a word.
+_AS_OVERRIDE = ("run", "sweep", "plan", "equivalence")
 
 
 def spell_folder(command: str, words: Sequence[str]) -> list[str]:
@@ -18,11 +17,12 @@ def spell_folder(command: str, words: Sequence[str]) -> list[str]:
     it, and in `analysis`, which takes several, it stays as it is.
     """
     folders, rest = list[str](), list[str]()
+    is_folder = os.path.isdir  # Path refuses words that are too long for a name
     for before, word in zip(["", *words], words, strict=False):
-        is_bare = command not in ("sweep", "analysis") and before not in _FOLDER_OF_CONFIGS
-        if before == "--results" or (word and is_bare and Path(word).is_dir()):
+        is_bare = command not in ("sweep", "analysis") and before not in ("--config-dir", "-cd")
+        if before == "--results" or (is_bare and is_folder(word)):
             folders.append(word)
-        elif (found := re.fullmatch(r"(?:--)?results=(.*)", word)) and not Path(word).is_dir():
+        elif (found := re.fullmatch(r"(?:--)?results=(.*)", word)) and not is_folder(word):
             folders.append(found[1])
         elif word != "--results":
             rest.append(word)

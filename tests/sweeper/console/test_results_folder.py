@@ -39,6 +39,8 @@ def test_a_word_that_is_no_folder_is_a_run_and_a_folder_may_be_named_like_an_ove
     (tmp_path / "results=a").mkdir()
 
     assert spell_folder("status", ["out"]) == ["out"]
+    assert spell_folder("status", [""]) == [""]
+    assert spell_folder("plan", ["x=" + 300 * "y"]) == ["x=" + 300 * "y"]
     assert spell_folder("compact", ["results=a"]) == ["results=a"]
     assert spell_folder("sweep", ["-m", "batch=1", "--results", "b"]) == [
         "-m",
