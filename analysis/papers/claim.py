@@ -136,6 +136,7 @@ class PointValues:
         names: of the points.
         worst: value of a diverged run when runs are ranked, inf or -inf.
         num_validation: examples of the validation set, if the metric is a share of them.
+        prices: what choosing the settings of each point adds to the variance of its mean.
     """
 
     finished: Sequence[Array]
@@ -143,6 +144,7 @@ class PointValues:
     names: Sequence[str]
     worst: float = -np.inf
     num_validation: int | None = None
+    prices: Sequence[float] = ()
 
     @property
     def num_seeds(self) -> int:
@@ -163,6 +165,11 @@ class PointValues:
             f"{n} {format_share(k, len(v) + k)}" for n, v, k, is_used in counted if k and is_used
         ]
         return f"diverged, hence judged by rank: {', '.join(shares)}" if shares else ""
+
+
+def price_of(metric: Metric) -> str:
+    """The column with what choosing a point's settings by a metric adds to its mean's variance."""
+    return f"price_of_{metric.name}"
 
 
 def point_masks(runs: pd.DataFrame, points: Sequence[Point]) -> list[pd.Series]:
@@ -204,7 +211,9 @@ def point_values(
     known = np.concatenate(finished if others is None else [*finished, known_values(others)])
     size = validation_size(known) if metric.unit == "%" else None
     counts = [int(bad.sum()) for bad in lost]
-    return PointValues(finished, counts, names, -metric.sign * np.inf, size)
+    asked = [arm.get(price_of(metric), pd.Series(0.0)).max() for arm in arms]
+    prices = np.nan_to_num(np.array(asked, float)).tolist()
+    return PointValues(finished, counts, names, -metric.sign * np.inf, size, prices)
 
 
 def judge_claim(
@@ -301,6 +310,7 @@ def judge_contrasts(
     arms = Arms.from_seeds(measured.finished)
     if measured.num_validation:
         arms = arms.floor_variances(measured.num_validation)
+    arms = replace(arms, variances=arms.variances + arms.counts * np.array(measured.prices or 0.0))
     by_rank = contrasts.uses_any(np.array(measured.num_diverged) > 0)
     diverged = measured.describe_diverged(np.array(contrasts.uses.any(axis=0)))
     if any(by_rank) and contrasts.uses.sum(axis=1).min() < 2:
@@ -327,9 +337,8 @@ def judge_contrasts(
         return replace(judged, verdict=NOT_TESTED, low=np.nan, high=np.nan, why=why)
     if not any(by_rank):
         resolution = LOSS_MARGIN if blank.unit == "nats" else MARGIN
-        level = ONE_SIDED / (
-            num_claims * (blank.num_looks + 1)
-        )  # with these seeds it is looked at again
+        looks = blank.num_looks + 1  # with these seeds it is looked at again
+        level = ONE_SIDED / (num_claims * looks)
         needed, distance = assured_seeds(contrasts, arms, resolution, level)
         needed = max(needed, blank.num_seeds + 1)
         judged = replace(judged, seeds_needed=needed, seeds_for=distance)

@@ -8,7 +8,10 @@ import pandas as pd
 import pytest
 from simulated_studies import simulated_curves, simulated_runs
 
+from analysis.papers.claim import judge_claim, number_sessions
 from analysis.papers.judge import judge_paper
+from analysis.papers.mccord2021 import PAPER
+from analysis.papers.paper import nearest_runs, place_runs
 from analysis.report.estimates import estimate_all
 from analysis.report.which_batch import compare_batches
 from analysis.stats.best_setting import choose_settings
@@ -125,6 +128,35 @@ def test_claims_are_at_each_points_best_rate():
 
     assert [v.verdict for v in together.verdicts] == [v.verdict for v in alone.verdicts]
     assert "each point at its best peak_lr" in together.compared.about
+
+
+def test_claims_intervals_hold_the_price_of_choosing_a_rate():
+    """A price as large as the variance of a point's mean over its seeds."""
+    rng = np.random.default_rng(6)
+    parts = [
+        with_setting(
+            simulated_runs(
+                (3840, 7680, 15360, 30720), (0, 5, 10, 20), 5, noise=0.003,
+                accuracy=lambda b, w: 0.75 - 0.02 * (w == 0) - 1e-6 * b, rng=rng,
+            ).assign(base_lr=rate, peak_lr=rate),
+            "base_lr", rate, number,
+        )
+        for number, rate in enumerate((0.1, 0.2))
+    ]  # fmt: skip
+    compared = nearest_runs(pd.concat(parts, ignore_index=True), PAPER)
+    claim = next(c for c in PAPER.claims if c.text.startswith("At 30,720, training without"))
+    known = compared.runs["price_of_val_accuracy"]  # none: of two that are alike
+    priced, free = (
+        judge_claim(claim, place_runs(number_sessions(some), PAPER), np.random.default_rng(0), 1)
+        for some in (
+            compared.runs.assign(price_of_val_accuracy=known + 0.003**2 / 5),
+            compared.runs,
+        )
+    )
+
+    assert priced.effect == free.effect
+    assert priced.high - priced.low > free.high - free.low
+    assert priced.p > free.p
 
 
 @pytest.mark.parametrize(("gain", "least", "most"), [(0.0, 0.5, 3.0), (0.2, 0.0, 0.1)])
