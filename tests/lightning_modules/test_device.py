@@ -56,7 +56,7 @@ def test_a_step_does_not_wait_for_the_device(run_words, monkeypatch, method):
             )  # fmt: skip
         counted.append(waits.places)
 
-    assert counted[0]["item"] == counted[1]["item"] == 1  # at the end of the epoch
+    assert counted[0]["item"] == counted[1]["item"] == 2  # norm and loss, at the end of the epoch
     assert not counted[1] - counted[0]
 
 

@@ -206,12 +206,13 @@ def test_what_a_plan_must_know_is_found_out(find_facts):
     }
 
     found = find_facts(project)
-    holds = {name for name, finding in found.pop("found").items() if finding["holds"]}
+    measured = found.pop("found")
+    holds = {name for name, finding in measured.items() if finding["holds"]}
     assert found == {
         "num_train_examples": 96, "has_batchnorm": False, "is_automatic": True, "val_batch": 64,
         "refused": {},
     }  # fmt: skip
-    assert holds == {"same on every layout", "same after a resume", "seeds apply"}
+    assert holds == {"same on every layout", "same after a resume", "seeds apply"}, measured
     assert not find_facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]
     ours = {"_target_": "lightning_modules.modules.classifier.Classifier"}
     shaped = {"_target_": "strangers.ShapedDataModule"}
