@@ -63,6 +63,7 @@ def find_facts(grid, monkeypatch):
         return [job() for job in jobs] if len(jobs) == 1 else [Arm(error="one rank is here")]
 
     monkeypatch.setattr(own_facts, "_in_forks", run_here)
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)  # of another test, which Lightning obeys
     own = ["module=own", "module._target_=a.B", "data=own", "data._target_=a.C"]
     (config,) = grid(*own)
     return lambda described: own_facts.facts({**config, **described})
