@@ -13,7 +13,6 @@ from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER, import_own
 from sweeper.console.printing import describe_os_error, note, open_closed_streams, say
-from sweeper.console.results_folder import spell_folder
 from sweeper.spec.outcomes import BAD_INPUT, DONE, INTERRUPTED
 
 #: Subcommands: the module with its `main`, and what it does.
@@ -157,6 +156,8 @@ def _run(arguments: Sequence[str]) -> int | None:
         say(_list_studies())
         return DONE
     if first == "run":
+        from sweeper.console.results_folder import spell_folder
+
         sys.argv[1:] = ["-m", *spell_folder("run", arguments[1:])]
         return _hydra()
     if first.isidentifier():
@@ -166,7 +167,10 @@ def _run(arguments: Sequence[str]) -> int | None:
     if is_bare or {"-h", "--help", "--version"} & {*arguments}:
         say(_version() if "--version" in arguments else _help())
         return DONE
-    sys.argv[1:] = spell_folder("sweep", arguments)
+    if any(word.startswith("--results") for word in arguments):
+        from sweeper.console.results_folder import spell_folder
+
+        sys.argv[1:] = spell_folder("sweep", arguments)
     return _hydra()
 
 

@@ -132,7 +132,7 @@ def test_a_users_module_is_compared_and_what_makes_it_differ_is_said(
     said = capsys.readouterr().out
     assert code == (not is_additive)
     assert said.count("DIFFERS") == (0 if is_additive else 2)
-    assert ("Not confirmed for Summed: same on every layout." in said) is not is_additive
+    assert ("Take the mean over examples." in said) is not is_additive
     assert ("The largest difference is in " in said) is not is_additive
 
 
