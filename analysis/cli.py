@@ -26,7 +26,6 @@ from sweeper.console.printing import (
     say,
     whole_number,
 )
-from sweeper.console.results_folder import spell_folder
 from sweeper.planning.exchange import Algorithm
 from sweeper.spec.sentences import did_you_mean, several
 from sweeper.store.questions import read_questions
@@ -103,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     """
     try:
         parser, commands = _parser()
-        words = _name_command(spell_folder("analysis", arguments), [*commands])
+        words = _name_command(arguments, [*commands])
         options, unknown = parser.parse_known_args(words)
         if unknown:
             commands[words[0]].error(f"unrecognized arguments: {' '.join(unknown)}")

@@ -7,7 +7,6 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import sys
 import threading
@@ -36,6 +35,7 @@ from sweeper.spec.worker_args import (
     PROGRESS,
     SIGNALS_OF_LAUNCHER,
     UNWRITABLE_EXIT,
+    WRONG_COUNT,
     WorkerArgs,
 )
 from sweeper.store.publish import NOT_ALLOWED, publish_json, publish_text
@@ -199,9 +199,9 @@ def _leave_failure(folder: Path, rank: int, error: Exception) -> int:
     outcome = Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.FAILED
     if isinstance(error, OSError) and error.errno in _LASTS and str(folder.parent) in str(error):
         outcome = Outcome.PREEMPTED
-    if "num_train_examples" in reason:  # as counted: the next plan is to count again
-        shutil.rmtree(folder.parents[2] / "facts", ignore_errors=True)
     try:
+        for counted in folder.parents[2].glob("facts/*.json") if WRONG_COUNT in reason else ():
+            counted.unlink(missing_ok=True)
         if METRIC_NOT_LOGGED in reason:  # a wrong command: retried, however far the run came
             (folder / FIRST_STEP).unlink(missing_ok=True)
         publish_json(folder / f"record-{rank}.json", {"outcome": outcome, "reason": reason})

@@ -177,10 +177,12 @@ def _run(arguments: Sequence[str]) -> int | None:
 def _command(name: str, arguments: Sequence[str]) -> int:
     if name in _MEANWHILE and not {"-h", "--help"} & {*arguments}:
         _say_meanwhile(_MEANWHILE[name])
+    from sweeper.console.results_folder import spell_folder
+
     try:
         if name == "analysis":
             import_own(name)
-        return importlib.import_module(COMMANDS[name][0]).main(arguments)
+        return importlib.import_module(COMMANDS[name][0]).main(spell_folder(name, arguments))
     except OSError as error:
         sys.stderr.write(f"{describe_os_error(error)}\n")
         return BAD_INPUT

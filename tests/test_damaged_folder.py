@@ -164,8 +164,8 @@ def commands(results: Path, path: Path, grid) -> dict[str, Callable[[], object]]
     }
     run_ids = [p.name for p in (results / "attempts").glob("*")]
     return {
-        "status": lambda: status.main([str(results)]),
-        "status json": lambda: status.main([str(results), "--json"]),
+        "status": lambda: status.main(["--results", str(results)]),
+        "status json": lambda: status.main(["--results", str(results), "--json"]),
         **{i: lambda i=i: status.main([i, "--results", str(results)]) for i in run_ids},
         "plan": lambda: plan(*GRID),
         "plan own": lambda: plan(*OWN),

@@ -149,7 +149,7 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
     if wild:
         less = steps_to_target(kept).means
         without = ", ".join(f"{less[b]:,.0f} steps at {b:,}" for b in less if less[b] != means[b])
-        notes.append(f"{wild[0].upper()}{wild[1:]} ; without, {without}.")
+        notes.append(f"{wild[0].upper()}{wild[1:]}; without, {without}.")
     return Steps(means, draws, tuple(notes))
 
 

@@ -211,8 +211,7 @@ def point_values(
     known = np.concatenate(finished if others is None else [*finished, known_values(others)])
     size = validation_size(known) if metric.unit == "%" else None
     counts = [int(bad.sum()) for bad in lost]
-    asked = [arm.get(price_of(metric), pd.Series(0.0)).max() for arm in arms]
-    prices = np.nan_to_num(np.array(asked, float)).tolist()
+    prices = [arm.get(price_of(metric), pd.Series(0.0)).fillna(0.0).max() for arm in arms]
     return PointValues(finished, counts, names, -metric.sign * np.inf, size, prices)
 
 

@@ -63,12 +63,12 @@ class Answer:
         lines = f"{self.question}\n  {said}"
         if not len(self.table):
             return lines
-        rows = self.table.to_string(index=False, na_rep="", float_format=_shown)
+        rows = self.table.to_string(index=False, na_rep="", float_format=_format_number)
         return f"{lines}\n{textwrap.indent(rows, '  ')}"
 
 
-def _shown(value: float) -> str:
-    return f"{value:,.0f}" if 1000 <= abs(value) < np.inf else f"{value:.3g}"
+def _format_number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def answers_json(answers: Sequence[Answer]) -> str:

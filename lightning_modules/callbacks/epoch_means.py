@@ -55,7 +55,7 @@ class EpochSums:
 
     def total(self, name: str) -> Tensor:
         """A sum on this rank so far; 0 without one of that name."""
-        return self._totals.get(name, self._examples)
+        return self._totals[name] if name in self._totals else torch.zeros(())
 
     def state(self) -> Tensor:
         """The sums in the order of their names, then the examples; float64, on the device."""

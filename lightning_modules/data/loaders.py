@@ -25,6 +25,7 @@ from lightning_modules.data.own_loaders import OwnExamples, ValLoader
 from lightning_modules.data.randomness import seed_everything
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
+from sweeper.spec.worker_args import WRONG_COUNT
 from sweeper.upstream.lightnings import with_attributes
 
 
@@ -148,8 +149,7 @@ def _build_val_loader(own: Any, plan: RankPlan) -> Any:
 def _check_num_examples(num: int, plan: RankPlan) -> None:
     if num != plan.num_train_examples:
         msg = (
-            "data.num_train_examples must be the size of the data set; got "
-            f"{plan.num_train_examples}, the data set has {num}. If each rank has a part of it, "
+            f"{WRONG_COUNT}; got {plan.num_train_examples}, it has {num}. If each rank has a part, "
             "let each have all: the run divides it. If the data have changed, repeat the command, "
             "which counts again; a number that you gave must be corrected."
         )

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweeper.console.printing import note, say
-from sweeper.console.results_folder import spell_folder
 from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.spec.sentences import several
 from sweeper.store.compaction import compact
@@ -17,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     """Merge the small files of a results folder; return the exit code."""
     parser = argparse.ArgumentParser(prog="sweeper compact", description=__doc__)
     parser.add_argument("results", nargs="?", default="results", help="results folder")
-    results = Path(parser.parse_args(spell_folder("compact", arguments)).results)
+    results = Path(parser.parse_args(arguments).results)
     if not (results / "runs").is_dir():
         sys.stderr.write(
             f"results must be a folder with runs; got results={results}. Name another.\n"

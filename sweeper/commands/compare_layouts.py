@@ -26,7 +26,6 @@ from sweeper.commands.project_facts import add_facts, has_own_code
 from sweeper.commands.refusals import refuse
 from sweeper.commands.show_plan import configs_of, overrides_parser, plan_grid
 from sweeper.console.printing import note, text_console, text_table
-from sweeper.console.results_folder import spell_folder
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import inspect_machine
 from sweeper.planning.plan import claim_tasks, plan
@@ -116,7 +115,7 @@ LAYOUTS = "1x1,1x8,2x4,4x1"
 
 def main(arguments: Sequence[str]) -> int:
     """Print the table of the overrides on the command line; return 1 if a layout differs."""
-    options = _parser().parse_intermixed_args(spell_folder("equivalence", arguments))
+    options = _parser().parse_intermixed_args(arguments)
     try:
         planned, ledger = plan_grid(options.overrides, config_dir=options.config_dir)
         if len(planned.specs) > 1:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from sweeper.commands.status import find_run
 from sweeper.console.printing import say
-from sweeper.console.results_folder import spell_folder
 from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.store.attempt import Open, attempt_state
 from sweeper.store.ledger import Ledger
@@ -19,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="sweeper delete", description=__doc__)
     parser.add_argument("runs", nargs="+", help="run ids, or their beginnings; `status` shows them")
     parser.add_argument("--results", default="results", help="their folder")
-    options = parser.parse_args(spell_folder("delete", arguments))
+    options = parser.parse_args(arguments)
     ledger = Ledger(Path(options.results))
     found = {run: find_run(ledger, run) for run in options.runs}
     for run, run_id in found.items():

@@ -18,7 +18,6 @@ from sweeper.commands.checks.project import project_checks
 from sweeper.commands.refusals import CommandParser, refuse
 from sweeper.commands.show_plan import configs_of
 from sweeper.console.printing import note, say, text_console, whole_number
-from sweeper.console.results_folder import spell_folder
 from sweeper.spec.outcomes import DONE, RUN_FAILED
 from sweeper.spec.sentences import several
 
@@ -27,7 +26,7 @@ _STYLE = {Severity.GOOD: "green", Severity.WARNING: "yellow", Severity.BROKEN: "
 
 def main(arguments: Sequence[str]) -> int:
     """Print what was found; return 1 if something would break."""
-    options = _parser().parse_intermixed_args(spell_folder("doctor", arguments))
+    options = _parser().parse_intermixed_args(arguments)
     checks: list[Check] = []
     console = text_console(quiet=options.json)
     try:

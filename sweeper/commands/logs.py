@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from sweeper.commands.status import find_named
 from sweeper.console.printing import say
-from sweeper.console.results_folder import spell_folder
 from sweeper.spec.outcomes import BAD_INPUT, DONE
 from sweeper.store.attempt import Open, attempt_state
 
@@ -21,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--results", default="results", help="folder to look for it in")
     parser.add_argument("--rank", type=int, default=0, help="of the run's processes (0)")
     parser.add_argument("-f", "--follow", action="store_true", help="until the attempt has ended")
-    options = parser.parse_args(spell_folder("logs", arguments))
+    options = parser.parse_args(arguments)
     named = find_named(options, "logs")
     if named is None:
         return BAD_INPUT

@@ -15,7 +15,6 @@ import pyarrow as pa
 from sweeper.commands.refusals import refuse
 from sweeper.commands.status import find_run
 from sweeper.console.printing import HintingParser, note, say
-from sweeper.console.results_folder import spell_folder
 from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.spec.outcomes import DONE
@@ -31,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = HintingParser(prog="sweeper sharpness", description=__doc__)
     parser.add_argument("runs", nargs="+", help="run ids, or their beginnings; `status` shows them")
     parser.add_argument("--results", default="results", help="their folder")
-    options = parser.parse_args(spell_folder("sharpness", arguments))
+    options = parser.parse_args(arguments)
     ledger = Ledger(Path(options.results))
     rows: list[dict[str, Any]] = []
     try:

@@ -32,7 +32,6 @@ from sweeper.console.planned_runs import (
     draw_schedules,
 )
 from sweeper.console.printing import note, say, text_console
-from sweeper.console.results_folder import spell_folder
 from sweeper.console.runs import (
     LAYOUT_COLUMNS,
     describe_common,
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _print_plan(arguments: Sequence[str]) -> int:
-    options = _parser().parse_intermixed_args(spell_folder("plan", arguments))
+    options = _parser().parse_intermixed_args(arguments)
     machine = inspect_machine(jobs="auto", runs_per_gpu=1)
     try:
         configs, ledger = _read_grid(options.overrides, options.config_dir)

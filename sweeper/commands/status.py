@@ -17,7 +17,6 @@ from rich.console import Console
 from sweeper.console.differences import Differences
 from sweeper.console.live import RunState
 from sweeper.console.printing import say, text_console
-from sweeper.console.results_folder import spell_folder
 from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_row, runs_table
 from sweeper.launch.queue.queue import Queue, list_queued
 from sweeper.launch.slurm.submissions import list_layouts, list_waiting_runs
@@ -44,10 +43,7 @@ _LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 def main(arguments: Sequence[str]) -> int:
     """Print the state of a results folder, or of a run; return the exit code."""
-    options, console = (
-        _parser().parse_intermixed_args(spell_folder("status", arguments)),
-        text_console(),
-    )
+    options, console = _parser().parse_intermixed_args(arguments), text_console()
     named = find_named(options, "status")
     if named is None:
         return BAD_INPUT

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from sweeper.commands.status import add_names, find_named
 from sweeper.console.printing import say
-from sweeper.console.results_folder import spell_folder
 from sweeper.launch.queue.queue import Queue
 from sweeper.launch.slurm.commands import cancel_waiting
 from sweeper.launch.slurm.submissions import list_layouts
@@ -19,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     """Ask them to stop, without waiting until they have; return the exit code."""
     parser = argparse.ArgumentParser(prog="sweeper stop", description=__doc__)
     add_names(parser)
-    named = find_named(parser.parse_args(spell_folder("stop", arguments)), "stop")
+    named = find_named(parser.parse_args(arguments), "stop")
     if named is None:
         return BAD_INPUT
     ledger, run_id = named

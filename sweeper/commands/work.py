@@ -10,7 +10,6 @@ from pathlib import Path
 
 from sweeper.commands.refusals import CommandParser, refuse
 from sweeper.console.printing import say, whole_number
-from sweeper.console.results_folder import spell_folder
 from sweeper.launch.local.free_gpus import LEFT_OUT, leave_occupied
 from sweeper.launch.local.slots import inspect_machine
 from sweeper.launch.queue.queue import Queue
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
         "--jobs", type=whole_number(1, 1024), help="runs at a time (as many as fit)"
     )
     parser.add_argument("--runs-per-gpu", type=whole_number(1, 64), default=1, help="(1)")
-    options = parser.parse_args(spell_folder("work", arguments))
+    options = parser.parse_args(arguments)
     signals = FirstSignal()
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signals.record)

@@ -28,6 +28,7 @@ def spell_folder(command: str, words: Sequence[str]) -> list[str]:
             rest.append(word)
     if command in _WITH_RUNS:
         return [*rest, *(f"--results={folder}" for folder in folders)]
-    if command in _AS_OVERRIDE or any("=" in word for word in rest if command == "doctor"):
+    has_overrides = command == "doctor" and any("=" in word for word in rest)
+    if command in _AS_OVERRIDE or has_overrides:
         return [*rest, *(f"results={folder}" for folder in folders)]
     return [*rest, *folders]

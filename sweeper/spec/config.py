@@ -411,7 +411,7 @@ class Incidental(Settings):
 #: Of these the keys that a grid may have several values of: they say on what layout a run trains.
 LAYOUT_KEYS = {
     "devices", "num_nodes", "accelerator", "threads", "micro_batch", "micro_batch_limit",
-    "memory_limit_gib", "reproducible", "logger",
+    "memory_limit_gib", "reproducible",
 }  # fmt: skip
 
 

@@ -16,6 +16,8 @@ PROGRESS = "progress.jsonl"
 FIRST_STEP = "first-step"
 #: In the reason of a run whose metric is never logged: counts as a failure before the first step.
 METRIC_NOT_LOGGED = "metric must be a name that the module logs"
+#: In the reason of a run whose data are not as many as were counted: the next plan counts again.
+WRONG_COUNT = "data.num_train_examples must be the size of the data set"
 #: Signals that terminals, `timeout`, torchrun and systemd send to the fork server and ranks too,
 #: but that only the launcher handles: it has runs checkpoint first.
 SIGNALS_OF_LAUNCHER = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

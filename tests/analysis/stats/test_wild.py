@@ -108,7 +108,7 @@ def test_advice_and_steps_say_what_they_would_be_without_a_wild_seed():
     assert "Seed 2 at 1,024, warmup 5, linear is " in words
     assert words.endswith(f"; without, u{same[1:]}")
     assert steps.notes[0].startswith("Seed 2 at 1,024 is ")
-    assert "; without, 1,0" in steps.notes[0]
+    assert "off the others; without, 1,0" in steps.notes[0]
 
 
 @pytest.mark.parametrize(("loss", "said"), [(0.02, "reproduced"), (0.0, "undecided")])

@@ -44,7 +44,7 @@ def running(folder):
 
 
 COMMANDS = {
-    "status": lambda folder: status.main([str(folder)]),
+    "status": lambda folder: status.main(["--results", str(folder)]),
     "status_run": lambda folder: status.main([running(folder), "--results", str(folder)]),
     "plan": lambda folder: show_plan.main(
         [*SHORT, "batch=3840", f"results={folder}", "--no-memory"]

@@ -93,7 +93,7 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
     ("words", "times"),
     [
         (["+data.root=/x/${data.validation_fold}", "data.validation_fold=1,2"], 4),
-        (["logger=none,csv", "tags='b${epochs}'", "epochs=30,31"], 7),
+        (["+data.root=/a,'/b${epochs}'", "epochs=30,31"], 5),
         (["data.about=${oc.select:nothing,3}", "batch=3840,7680"], 2),
         slow(["tags='${optimizer.${data.about}}'", "data.about=name"], 7),
         slow(["data=text", "data.name=${data.root}", "data.root=/x"], 7),

@@ -51,7 +51,7 @@ def test_busy_workers_of_a_folder_end_and_their_runs_stay_queued_and_resume(queu
     busy = [start(ledger, "--epoch-s", "inf") for _ in range(2)]  # until they are stopped
     wait_until(lambda: len(list(ledger.results.glob("attempts/*/checkpoint.ckpt"))) == 2)
 
-    assert stop.main([str(ledger.results)]) == 0
+    assert stop.main(["--results", str(ledger.results)]) == 0
 
     said = [worker.communicate(timeout=60)[0] for worker in busy]
     assert [worker.returncode for worker in busy] == [75, 75]

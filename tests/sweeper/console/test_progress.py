@@ -236,7 +236,7 @@ def test_an_ended_run_in_steps_has_these_instead_of_epochs(grid, results, ledger
         attempt.end(End(outcome=Outcome.FINISHED, reason="trained 20 steps"), ledger)
     with live_table(specs, ledger):
         pass
-    status([str(results)])
+    status(["--results", str(results)])
 
     tables = re.findall(r"(.* state .*)\n(.*)\n(.*)\n", capsys.readouterr().out)
     assert len(tables) == 2  # of the sweep and of the status

@@ -118,7 +118,7 @@ def test_status_shows_the_results_of_the_runs_and_what_tells_them_apart(
     for seed, accuracy in ((0, 0.93125), (1, 0.75)):
         ended(results, config(batch=30720, seed=seed), {}, val_accuracy=accuracy)
 
-    main([str(results)])
+    main(["--results", str(results)])
 
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[:-1])) <= int(width)
@@ -168,7 +168,7 @@ def test_a_watched_table_fits_its_terminal_and_says_what_is_left_out(results, co
 def test_only_a_terminal_is_watched(results, config, capsys):
     ended(results, config(batch=3840, warmup=0), {}, val_accuracy=0.9)
 
-    assert main([str(results), "--watch"]) == 2
+    assert main(["--results", str(results), "--watch"]) == 2
 
     said = capsys.readouterr()
     assert (said.out, said.err.partition(";")[0]) == ("", "--watch must have a terminal")

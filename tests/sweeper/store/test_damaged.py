@@ -12,6 +12,7 @@ import pytest
 from sweeper.cli import COMMANDS
 from sweeper.commands.compact import main as compact_command
 from sweeper.commands.status import main as status
+from sweeper.console.results_folder import spell_folder
 from sweeper.store.compaction import compact
 from sweeper.store.damaged import find_damaged, set_aside_damaged
 from sweeper.store.ledger import Ledger
@@ -145,7 +146,7 @@ def test_rows_of_a_merged_file_that_are_not_understood_are_left_alone(
     foreign = damaged / "runs/compact-0123456789ab.parquet"
     pd.DataFrame(rows).to_parquet(foreign)
 
-    assert status([str(damaged)]) == 0
+    assert status(["--results", str(damaged)]) == 0
     assert "2 finished, 0 running" in capsys.readouterr().out
     assert sweep_here(damaged, *WORDS) == 0
     assert compact(damaged) == 2
@@ -168,7 +169,7 @@ def test_a_damaged_merged_file_stays_until_the_user_moves_it(sweep_here, made, d
     (merged,) = (damaged / "curves").glob("compact-*.parquet")
     cut(merged)
 
-    assert status([str(damaged)]) == 0
+    assert status(["--results", str(damaged)]) == 0
     assert f"{merged} is damaged: the next sweep says what to do" in capsys.readouterr().out
     with pytest.raises(ValueError, match=rf"^A merged file must be .*; {merged} is") as found:
         set_aside_damaged(Ledger(damaged))
@@ -209,10 +210,10 @@ def test_what_an_attempt_left_may_be_damaged(sweep_here, made, damaged, name, co
 def test_commands_that_only_read_work_around_it(damaged, capsys, command):
     cut(min((damaged / "runs").iterdir()))
     module, _ = COMMANDS[command]
-    words = [*WORDS, f"results={damaged}", "--no-memory"] if command == "plan" else [str(damaged)]
+    words = [*WORDS, "--no-memory"] if command == "plan" else []
     main = __import__(module, fromlist=["main"]).main
 
-    assert main(words) == 0
+    assert main(spell_folder(command, [*words, str(damaged)])) == 0
 
     said = capsys.readouterr()
     assert "Traceback" not in said.err

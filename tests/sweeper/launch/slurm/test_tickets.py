@@ -66,7 +66,7 @@ def test_the_status_command_shows_the_others_beside_a_ticket_that_cannot_be_read
     path = min(ledger.results.glob("slurm/1x1/queued/*/*.json"))
     path.write_text("cut o")
 
-    assert status.main([str(ledger.results)]) == 0
+    assert status.main(["--results", str(ledger.results)]) == 0
 
     said = capsys.readouterr().out
     assert f"1 outdated: {path} must be a ticket of this version of sweeper; it cannot be" in said
@@ -88,7 +88,7 @@ def test_a_run_whose_job_was_put_back_into_the_queue_is_shown_once_as_queued(
     monkeypatch.setattr(commands, "query_queue", lambda users: [listed()])
 
     found = status.overview(ledger)
-    assert status.main([str(ledger.results)]) == 0
+    assert status.main(["--results", str(ledger.results)]) == 0
 
     assert (found["counts"], found["running"], found["without_result"]) == ({}, [], [])
     assert [line["state"] for line in found["waiting"]] == ["queued"]
@@ -122,7 +122,7 @@ def test_a_run_that_never_began_has_no_log_to_be_looked_at(default_config, ledge
     attempt = Attempt.begin(run_spec(default_config), ledger, 1)
     attempt.end(End(outcome=Outcome.PREEMPTED, reason="its job left the queue"), ledger)
 
-    assert status.main([str(ledger.results)]) == 0
+    assert status.main(["--results", str(ledger.results)]) == 0
 
     said = capsys.readouterr().out
     assert "its job left the queue" in said
