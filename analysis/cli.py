@@ -379,7 +379,7 @@ def _next(options: argparse.Namespace) -> Iterator[str]:
 
 def _scaling(options: argparse.Namespace) -> "Iterator[Answer | str]":
     from analysis.report.scaling import judge_scaling, judge_speed
-    from analysis.tables.published import read_reached
+    from analysis.tables.target_tables import read_reached
 
     reference, unit_there = read_reached(options.against) if options.against else (None, "")
     for path in options.tables:

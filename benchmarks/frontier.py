@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from analysis.frontier.machines import Cluster, Speeds, read_cluster
-from analysis.frontier.tradeoff import Step, Work, step_time
+from analysis.frontier.machines import Cluster, MachineSpeeds, read_cluster
+from analysis.frontier.tradeoff import TradeoffStep, Work, step_time
 from sweeper.planning.exchange import Algorithm, exchange
 from sweeper.spec.hardware import Hardware
 
@@ -51,9 +51,9 @@ def _full_step(
     rate: float,
     parameters: int,
     algorithm: Algorithm | None = None,
-) -> Step:
+) -> TradeoffStep:
     """A step in float32 without accumulation, at a device's known speed [examples/s]."""
-    speeds = Speeds({micro_batch: micro_batch / rate}, "published")
+    speeds = MachineSpeeds({micro_batch: micro_batch / rate}, "published")
     work = Work(num_bytes=4 * parameters, evaluation_share=0, speeds=speeds, algorithm=algorithm)
     step = step_time(devices * micro_batch, devices, work, cluster)
     assert step

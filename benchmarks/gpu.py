@@ -26,9 +26,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
-from lightning_modules.layers.position import StepPosition
 from lightning_modules.models.library import torchvision_model
 from sweeper import CONFIG_FOLDER
 

@@ -57,7 +57,7 @@ def fill(words: Sequence[str], results: Path, files: str) -> None:
     import pyarrow as pa
 
     from sweeper.commands.show_plan import plan_grid
-    from sweeper.store.row_file import COMPACT_PREFIX
+    from sweeper.store.file_names import COMPACT_PREFIX
     from sweeper.store.schema import CURVES, RUNS, arrow_schema
     from sweeper.store.table_files import write_table
 
@@ -86,7 +86,7 @@ def fill(words: Sequence[str], results: Path, files: str) -> None:
 
 def _done(spec: Any, rng: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The row and the curve of a finished run."""
-    from sweeper.store.row import planned_row
+    from sweeper.store.run_columns import planned_row
 
     row = planned_row(spec)
     steps = spec.total_steps

@@ -91,8 +91,8 @@ def hand_loop(send, epochs: int, micro_batch: int, span: int | None) -> None:
 
     from lightning_modules.data.digits import Digits
     from lightning_modules.data.randomness import epoch_order
+    from lightning_modules.layers.batch_position import StepPosition
     from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
-    from lightning_modules.layers.position import StepPosition
     from lightning_modules.models.small_cnn import SmallCNN
 
     torch.set_num_threads(1)

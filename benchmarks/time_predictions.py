@@ -20,8 +20,8 @@ from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.store.file_names import RowFile
 from sweeper.store.ledger import Ledger
-from sweeper.store.row_file import RowFile
 
 READ = ("config_json", "micro_batch", "wall_s", "started_at", "device_kind")
 DEFAULTS = next(configs_of(["batch=3840"], config_dir=None))

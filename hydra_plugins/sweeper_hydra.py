@@ -22,7 +22,7 @@ from sweeper.upstream import hydras
 if TYPE_CHECKING:
     from sweeper.launch.local.slots import LocalSettings
     from sweeper.launch.queue.launcher import QueueSettings
-    from sweeper.launch.slurm.submit import Request
+    from sweeper.launch.slurm.submit import JobRequest
     from sweeper.planning.plan import Event, Tasks
     from sweeper.store.ledger import Ledger
 
@@ -111,7 +111,7 @@ class SlurmLauncher(RunLauncher):
 
     _name, _for_hydras_sweepers = "slurm", "submitit_slurm"
 
-    def check(self) -> "Request":
+    def check(self) -> "JobRequest":
         """The settings; ValueError if a setting is wrong."""
         from sweeper.commands.overrides import to_plain_values
         from sweeper.launch.slurm.submit import read_request

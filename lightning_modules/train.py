@@ -33,32 +33,32 @@ from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.logged_metrics import LoggedValues
 from lightning_modules.callbacks.loggers import Mirror
 from lightning_modules.callbacks.loss_items import LossItems
+from lightning_modules.callbacks.means_over_parts import PartMeans
 from lightning_modules.callbacks.measured_noise import GradientNoise, build_growth
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
-from lightning_modules.callbacks.own_schedulers import OwnSchedulers
-from lightning_modules.callbacks.part_means import PartMeans
 from lightning_modules.callbacks.running_statistics import RunningStatistics
 from lightning_modules.callbacks.sam import SAM
 from lightning_modules.callbacks.update_angle import UpdateAngle
+from lightning_modules.callbacks.user_schedulers import OwnSchedulers
 from lightning_modules.callbacks.variance_reduction import WeighGradients
 from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.loaders import run_loaders
 from lightning_modules.data.randomness import seed_everything
 from lightning_modules.gradients.ddp_hooks import DDP_SETTINGS, build_exchange
 from lightning_modules.gradients.ordered_sum import OrderedSum, use_deterministic_algorithms
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
-from lightning_modules.layers.position import StepPosition
 from lightning_modules.layers.sync_group import sync_group
 from lightning_modules.modules.classifier import Classifier, build_classifier
-from lightning_modules.modules.own_components import (
+from lightning_modules.modules.components import (
     instantiate_component,
     plain_attributes,
     show_output_folder,
 )
-from lightning_modules.modules.own_logger import OwnLogger
-from lightning_modules.modules.own_project import build_data, build_module
 from lightning_modules.modules.run_trainer import PlainCounts, RunTrainer
+from lightning_modules.modules.user_logger import OwnLogger
+from lightning_modules.modules.user_project import build_data, build_module
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.device import peak_memory_gib
 from lightning_modules.process.output import quieten

@@ -13,11 +13,11 @@ import pytorch_lightning as pl
 import torch
 
 from lightning_modules.data.randomness import seed_everything
-from lightning_modules.modules.own_components import instantiate_component
+from lightning_modules.modules.components import instantiate_component
 from lightning_modules.process.output import quieten
 from lightning_modules.train import RankContext, train
-from lightning_modules.trial import own_facts
-from sweeper.commands.project_facts import fill_config
+from lightning_modules.trial import measured_facts
+from sweeper.commands.user_facts import fill_config
 from sweeper.spec.guarantee_names import SAME, missing
 from sweeper.spec.run_spec import run_spec
 
@@ -47,13 +47,13 @@ def _accept(pipe: Any, configs: Mapping[str, dict[str, Any]]) -> None:
 
 
 def _compare(config: dict[str, Any]) -> dict[str, Any]:
-    facts = json.loads(json.dumps(own_facts.facts(config)))
+    facts = json.loads(json.dumps(measured_facts.facts(config)))
     filled = fill_config(config, facts)
     with tempfile.TemporaryDirectory() as folder:
         trained: dict[str, Trained | None] = {
             name: _train(filled, layout, Path(folder, name)) for name, layout in LAYOUTS.items()
         }
-        (trained["plain"],) = own_facts._in_forks(partial(_train_plain, config, Path(folder)))
+        (trained["plain"],) = measured_facts._in_forks(partial(_train_plain, config, Path(folder)))
     whole = trained.pop("whole")
     return {
         "same": next((word for word in filled["guarantees"] if word.startswith(SAME)), ""),
@@ -67,7 +67,7 @@ def _train(config: dict[str, Any], layout: dict[str, Any], folder: Path) -> Trai
     folder.mkdir()
     ranks = layout.get("devices", 1)
     changed = {**config, **layout}
-    return own_facts._in_forks(
+    return measured_facts._in_forks(
         *(partial(_train_rank, changed, folder, rank, ranks) for rank in range(ranks))
     )[0]
 
@@ -77,7 +77,7 @@ def _train_rank(config: dict[str, Any], folder: Path, rank: int, ranks: int) -> 
     quieten()
     (own := folder / f"rank-{rank}").mkdir()
     checkpoint = folder / "checkpoint.ckpt"
-    own_facts._join_ranks(folder, rank, ranks)
+    measured_facts._join_ranks(folder, rank, ranks)
     context = RankContext(rank=rank, folder=own, checkpoint=checkpoint, on_epoch=lambda rows: None)
     try:
         record = train(run_spec(config), context)

@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 
 import analysis.cli
 from sweeper import CONFIG_FOLDER
-from sweeper.commands import project_facts, show_plan, status
+from sweeper.commands import show_plan, status, user_facts
 from sweeper.commands.overrides import plain_config, to_plain_values
 from sweeper.commands.sweep import run_sweep
 from sweeper.commands.tune import run_tuning
@@ -33,7 +33,7 @@ QUADRATIC = [
 ]  # fmt: skip
 GRID = [*QUADRATIC, "batch=256,512", "base_lr=0.1,0.3"]
 OWN = [
-    "module._target_=strangers.Module", "data._target_=strangers.DataModule", "batch=32",
+    "module._target_=users.Module", "data._target_=users.DataModule", "batch=32",
     "base_batch=32", "metric=val/mse/dataloader_idx_0", "metric_mode=min", "epochs=1", "warmup=0",
 ]  # fmt: skip
 BY_LOSS = ["metric=val_loss", "metric_mode=min"]
@@ -182,7 +182,7 @@ def commands(results: Path, path: Path, grid) -> dict[str, Callable[[], object]]
 def test_commands_go_on_without_a_damaged_file(number, made, tmp_path, grid, monkeypatch):
     draw = random.Random(_SEED * 10**6 + number)
     facts = json.loads(next((made / "facts").iterdir()).read_text())
-    monkeypatch.setattr(project_facts, "_ask_for_facts", lambda configs: [facts] * len(configs))
+    monkeypatch.setattr(user_facts, "_ask_for_facts", lambda configs: [facts] * len(configs))
     paths = [p for p in sorted(made.rglob("*")) if p.is_file() or p.parent != made]
     path = draw.choice(paths).relative_to(made)
     name, damage = draw.choice([*damages(made / path, draw)])

@@ -23,7 +23,7 @@ _IMPORTED = (
     "analysis.papers.judge",
     "analysis.report.estimates",
     "analysis.tuning.figures",
-    "lightning_modules.data.on_disk",
+    "lightning_modules.data.image_files",
     "matplotlib.figure",
     "sweeper.commands.sweep",
     "sweeper.commands.tune",

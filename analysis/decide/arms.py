@@ -11,12 +11,12 @@ import pandas as pd
 
 from analysis.decide.command import Config, complete_config
 from analysis.papers.claim import Point, point_masks
-from analysis.papers.paper import Paper, own_point
+from analysis.papers.paper import Paper, user_point
 from analysis.tables.validity import ALIKE, confounds
 from analysis.tables.which_runs import ended_runs
 from sweeper.spec.identity import MICRO
 from sweeper.spec.run_spec import read_run_spec
-from sweeper.store.row import planned_columns
+from sweeper.store.run_columns import planned_columns
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def paper_arms(
         same_batch = placed[placed["paper_batch"] == point.batch]
         choices = [frame[frame["lr_rule"] == point.rule] for frame in (same_batch, runs)]
         like = next(frame for frame in (*choices, same_batch, runs) if len(frame)).iloc[0]
-        batch, warmup = own_point(point, paper, like)
+        batch, warmup = user_point(point, paper, like)
         config = config_from_row(like, batch=batch, warmup=warmup)
         if like["lr_rule"] != point.rule:
             config["lr_rule"] = {"name": point.rule}

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.decide.arms import Arm, add_seeds, compare_settings, config_from_row, paper_arms
-from analysis.decide.edges import find_optimum_edges, propose_longer_grid
+from analysis.decide.grid_ends import find_optimum_edges, propose_longer_grid
 from analysis.decide.proposal import UNKNOWN, Interval, Proposal, propose_runs
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.claim import (

@@ -9,7 +9,7 @@ from typing import Any
 from analysis.decide.arms import Arm, compare_settings, repeat_alike
 from analysis.decide.command import Config
 from sweeper.spec.sentences import several
-from sweeper.store.row import git_commit
+from sweeper.store.run_columns import git_commit
 
 _NOTHING = "Nothing to propose"
 _WHY = (

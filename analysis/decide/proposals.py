@@ -7,7 +7,7 @@ from pathlib import Path
 from analysis.decide.arms import Arm, add_seeds, config_from_row
 from analysis.decide.claims import FEWEST_SEEDS, open_claims, propose_for_claim
 from analysis.decide.command import sweep_commands
-from analysis.decide.edges import Edge, find_edges, propose_longer_grid
+from analysis.decide.grid_ends import Edge, find_edges, propose_longer_grid
 from analysis.decide.proposal import UNKNOWN, Proposal, propose_runs
 from analysis.figures.points import POINT
 from analysis.papers.judge import Judged

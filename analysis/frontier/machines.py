@@ -76,7 +76,7 @@ _ANY = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Speeds:
+class MachineSpeeds:
     """Seconds of a micro-batch on a device, forward and backward."""
 
     #: by micro-batch; under the key 0, of an example at any micro-batch [seconds].
@@ -112,7 +112,7 @@ class Speeds:
         return f"examples/s {listed} ({self.source})"
 
 
-def parse_speeds(text: str) -> Speeds:
+def parse_speeds(text: str) -> MachineSpeeds:
     """From `367`, or from `16:290,128:367`: examples per second, at micro-batches.
 
     ValueError for anything else.
@@ -131,10 +131,10 @@ def parse_speeds(text: str) -> Speeds:
             f"16:290,128:367; got --examples-per-s {text}."
         )
         raise ValueError(msg) from error
-    return Speeds(times, "given")
+    return MachineSpeeds(times, "given")
 
 
-def measured_speeds(runs: pd.DataFrame) -> tuple[Speeds | None, float]:
+def measured_speeds(runs: pd.DataFrame) -> tuple[MachineSpeeds | None, float]:
     """Medians over runs that finished in one attempt, on the fewest ranks.
 
     Returns:
@@ -155,4 +155,4 @@ def measured_speeds(runs: pd.DataFrame) -> tuple[Speeds | None, float]:
     medians = micro_s.groupby(whole["micro_batch"].astype("int64")).median()
     exchange = f", on {fewest} ranks with their exchange" if fewest > 1 else ""
     times = {int(str(size)): float(s) for size, s in medians.items()}
-    return Speeds(times, f"measured on {kind}{exchange}"), share
+    return MachineSpeeds(times, f"measured on {kind}{exchange}"), share

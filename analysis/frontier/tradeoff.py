@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.frontier.machines import Cluster, Speeds
+from analysis.frontier.machines import Cluster, MachineSpeeds
+from analysis.stats.outliers import drop_wild
 from analysis.stats.replicates import DRAWS, Array, Replicates, make_rng, percentile_interval
 from analysis.stats.to_target import FEWEST_EVALUATIONS, evaluations_to_target
-from analysis.stats.wild import drop_wild
 from sweeper.planning.exchange import BACKWARD_SHARE, Algorithm, exchange
 
 #: Limit on ``log(draw / mean)``, which is huge for some draws with two seeds.
@@ -24,12 +24,12 @@ class Work:
     num_bytes: float  # of all gradients, as they are exchanged
     #: time of evaluations, as a fraction of the time of training on a device.
     evaluation_share: float
-    speeds: Speeds  # of a device
+    speeds: MachineSpeeds  # of a device
     algorithm: Algorithm | None = None  # of the exchange; None: as NCCL chooses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class TradeoffStep:
     """An optimizer step."""
 
     micro_batch: int  # examples per device per forward/backward
@@ -45,7 +45,7 @@ class Step:
         return self.compute_s + self.exposed_s + self.evaluation_s
 
 
-def step_time(batch: int, devices: int, work: Work, cluster: Cluster) -> Step | None:
+def step_time(batch: int, devices: int, work: Work, cluster: Cluster) -> TradeoffStep | None:
     """A step of a batch on some devices; None if they cannot share it, or no speed is known."""
     per_device, rest = divmod(batch, devices)
     micro_batch = None if rest or not per_device else work.speeds.largest_fit(per_device)
@@ -58,7 +58,7 @@ def step_time(batch: int, devices: int, work: Work, cluster: Cluster) -> Step | 
     backward_s = BACKWARD_SHARE * micro_s
     exchanged = exchange(work.num_bytes, backward_s, places, hardware, work.algorithm)
     compute_s = per_device // micro_batch * micro_s
-    return Step(
+    return TradeoffStep(
         micro_batch=micro_batch,
         accumulation_steps=per_device // micro_batch,
         compute_s=compute_s,

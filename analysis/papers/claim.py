@@ -17,8 +17,8 @@ from analysis.stats.contrasts import (
     weigh_contrasts,
 )
 from analysis.stats.optimum import best_warmups, exponent_draws
+from analysis.stats.outliers import drop_wild
 from analysis.stats.replicates import Array, format_share, validation_size
-from analysis.stats.wild import drop_wild
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.which_runs import ended_runs
 

@@ -194,7 +194,7 @@ def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
     return replace(nearest, runs=best, about=about)
 
 
-def own_point(point: Point, paper: Paper, like: pd.Series) -> tuple[int, float]:
+def user_point(point: Point, paper: Paper, like: pd.Series) -> tuple[int, float]:
     """Batch and warmup of a paper's point for runs like one; for a small twin, scaled down.
 
     The twin's batch is the same fraction of its training set, rounded to hundreds or tens unless

@@ -11,9 +11,9 @@ from analysis.stats.contrasts import correct_by_holm
 from analysis.stats.critical_batch import shared_noise
 from analysis.stats.doubling import describe_doubling
 from analysis.stats.laws import FIXED
+from analysis.stats.outliers import drop_wild
 from analysis.stats.powers import batch_power, costs_between, proportional_up_to
 from analysis.stats.replicates import Array, Estimate, Replicates, format_interval
-from analysis.stats.wild import drop_wild
 from sweeper.spec.sentences import several
 
 #: Columns of settings that may grow with the batch, and their names; steps are made examples.

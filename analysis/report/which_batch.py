@@ -10,9 +10,9 @@ from analysis.figures.points import POINT, points
 from analysis.stats.answer import Answer
 from analysis.stats.best_of import compare_with_best
 from analysis.stats.contrasts import Arms
+from analysis.stats.outliers import drop_wild
 from analysis.stats.replicates import NO_SPREAD, Replicates, validation_size
 from analysis.stats.shared_variances import add_price, share_variances
-from analysis.stats.wild import drop_wild
 from analysis.tables.comparable_runs import warmup_unit
 from analysis.tables.metric import Metric
 from analysis.tables.which_runs import BREAKING, finished_runs, negligible_margin

@@ -19,7 +19,7 @@ LEAST_SEEDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class QuestionArm:
     """One of the points that are compared, with a run for each seed."""
 
     name: str
@@ -40,7 +40,7 @@ class Question:
     """
 
     text: str
-    arms: Sequence[Arm]
+    arms: Sequence[QuestionArm]
     metric: Metric
     margin: float = 0.0
     reference: int | None = None
@@ -150,7 +150,7 @@ def _select_points(at: str | None, points: Sequence[RunSpec]) -> Sequence[RunSpe
     return points
 
 
-def _make_arms(key: str, points: Sequence[RunSpec]) -> list[Arm]:
+def _make_arms(key: str, points: Sequence[RunSpec]) -> list[QuestionArm]:
     """An arm for each value of a key; nothing else may differ between them."""
     _check_key(key, points)
     _check_alike(points, key)
@@ -158,7 +158,7 @@ def _make_arms(key: str, points: Sequence[RunSpec]) -> list[Arm]:
     for point in points:
         by_value.setdefault(point.words[key][0], []).append(point)
     named = {f"{key}={value}": there for value, there in by_value.items()}
-    return [Arm(name, {p.config.seed: p for p in there}) for name, there in named.items()]
+    return [QuestionArm(name, {p.config.seed: p for p in there}) for name, there in named.items()]
 
 
 def _check_key(key: str, points: Sequence[RunSpec]) -> None:
@@ -184,7 +184,7 @@ def _check_alike(points: Sequence[RunSpec], key: str) -> None:
             raise ValueError(msg)
 
 
-def _check_arms(arms: Sequence[Arm]) -> None:
+def _check_arms(arms: Sequence[QuestionArm]) -> None:
     """Refuse arms with other or too few seeds, and two arms that are the same training."""
     seeds = [list(arm.runs) for arm in arms]
     if len(seeds[0]) < LEAST_SEEDS or any(sorted(others) != sorted(seeds[0]) for others in seeds):

@@ -7,6 +7,7 @@ import pandas as pd
 from scipy import stats
 from scipy.optimize import isotonic_regression
 
+from analysis.stats.outliers import add_without, drop_wild
 from analysis.stats.replicates import (
     DRAWS,
     Array,
@@ -16,7 +17,6 @@ from analysis.stats.replicates import (
     percentile_interval,
 )
 from analysis.stats.shared_variances import add_price, share_variances
-from analysis.stats.wild import add_without, drop_wild
 from analysis.tables.metric import ACCURACY, Metric
 
 #: A smooth fall is not used if the p value of its lack of fit is smaller than this.

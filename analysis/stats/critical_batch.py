@@ -9,6 +9,7 @@ from scipy import stats
 from scipy.optimize import isotonic_regression
 
 from analysis.stats.hyperbola import BEYOND, Times
+from analysis.stats.outliers import add_without, drop_wild
 from analysis.stats.replicates import (
     LEVEL,
     NO_SPREAD,
@@ -19,7 +20,6 @@ from analysis.stats.replicates import (
     format_interval,
 )
 from analysis.stats.to_target import FEWEST_EVALUATIONS, evaluations_to_target
-from analysis.stats.wild import add_without, drop_wild
 
 #: A hyperbola that the seeds reject still describes means that are all as near [fraction of it].
 CLOSE = 0.1

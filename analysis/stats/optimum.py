@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from analysis.stats.outliers import add_without, drop_wild
 from analysis.stats.powers import batch_power
 from analysis.stats.replicates import DRAWS, NO_SPREAD, Array, Estimate, Replicates
 from analysis.stats.response import Response, fit_response
 from analysis.stats.shapes import Fitter, Points
-from analysis.stats.wild import add_without, drop_wild
 from analysis.tables.metric import ACCURACY, Metric
 
 #: Added to a warmup before taking logarithms, so that a warmup of 0 has a logarithm [epochs].

@@ -17,8 +17,8 @@ from analysis.stats.contrasts import (
     seeds_to_see,
     weigh_contrasts,
 )
+from analysis.stats.outliers import add_without, drop_wild
 from analysis.stats.replicates import Array, Estimate, format_share, make_rng, validation_size
-from analysis.stats.wild import add_without, drop_wild
 from analysis.tables.metric import Metric
 from analysis.tables.validity import same_arms
 from analysis.tables.which_runs import SAME, finished_runs, negligible_margin

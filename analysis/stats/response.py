@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.linalg import null_space
 
-from analysis.stats.places import lowest
+from analysis.stats.grid_minimum import lowest
 from analysis.stats.replicates import LEVEL, Array, Estimate, student_factor
 from analysis.stats.shapes import (
     Fitter,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from analysis.stats.places import lowest
+from analysis.stats.grid_minimum import lowest
 from analysis.stats.replicates import LEVEL, Array, Estimate
 
 #: Points of less weight than this are outside the range over which a shape may bend.

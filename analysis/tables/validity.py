@@ -36,7 +36,7 @@ _MOST_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ValidityFinding:
     """A reason for doubt."""
 
     kind: str
@@ -47,7 +47,7 @@ class Finding:
         return f"{'refusal' if self.is_refusal else 'remark'}: {self.text}"
 
 
-def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Finding]:
+def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[ValidityFinding]:
     """Look for what these runs cannot support.
 
     Uses the arm's columns, those that arms must have in common, `optimizer`, `outcome`, `seed`,
@@ -64,12 +64,12 @@ def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Findin
             f"At batch {batch:,} ({rule}) the best warmup is {warmup:g} {warmup_unit(runs)} or "
             "more, the longest tried. Try longer ones."
         )
-        found.append(Finding("edge_optimum", text))
+        found.append(ValidityFinding("edge_optimum", text))
     seeds = runs.groupby(ARM)["seed"].nunique()
     if single := int((seeds == 1).sum()):
         points = f"{single} of {len(seeds)} points"
         text = f"One seed at {points}: nothing about them can be called significant."
-        found.append(Finding("one_seed", text))
+        found.append(ValidityFinding("one_seed", text))
     found += [*_dead_milestones(runs), *_count_updates(runs)]
     return sorted(found, key=lambda finding: not finding.is_refusal)
 
@@ -119,7 +119,7 @@ def upper_edges(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[tuple[int
     return found
 
 
-def _find_incomparable(runs: pd.DataFrame) -> Iterator[Finding]:
+def _find_incomparable(runs: pd.DataFrame) -> Iterator[ValidityFinding]:
     """Arms that are the same training, and arms that differ in more than the question."""
     for group in same_arms(runs):
         arms = " and ".join(
@@ -127,9 +127,11 @@ def _find_incomparable(runs: pd.DataFrame) -> Iterator[Finding]:
             for batch, warmup, rule, base_lr in group
         )
         text = f"These arms are the same: {arms} realised identical learning rates at every step."
-        yield Finding("same_arms", text)
+        yield ValidityFinding("same_arms", text)
     for text in confounds(runs, [*ARM, "optimizer"]):
-        yield Finding("confounded", f"Arms differ in more than the setting in question: {text}.")
+        yield ValidityFinding(
+            "confounded", f"Arms differ in more than the setting in question: {text}."
+        )
 
 
 def confounds(runs: pd.DataFrame, arm: Sequence[str]) -> list[str]:
@@ -159,7 +161,7 @@ def _shown(value: object) -> str:
     return f"{value:,.15g}" if isinstance(value, Real) else str(value)
 
 
-def _dead_milestones(runs: pd.DataFrame) -> Iterator[Finding]:
+def _dead_milestones(runs: pd.DataFrame) -> Iterator[ValidityFinding]:
     unique = runs.drop_duplicates(["config_json", "epochs"])
     dead = {
         (milestone, int(epochs))
@@ -170,10 +172,10 @@ def _dead_milestones(runs: pd.DataFrame) -> Iterator[Finding]:
     for milestone, epochs in sorted(dead):
         length = f"{epochs} epoch{'s' * (epochs > 1)}"
         text = f"The milestone at epoch {milestone:g} never fires in a run of {length}."
-        yield Finding("dead_milestone", text, is_refusal=False)
+        yield ValidityFinding("dead_milestone", text, is_refusal=False)
 
 
-def _count_updates(runs: pd.DataFrame) -> Iterator[Finding]:
+def _count_updates(runs: pd.DataFrame) -> Iterator[ValidityFinding]:
     per_batch = runs.groupby("global_batch")[["steps_per_epoch", "steps"]].max().dropna()
     words = "; ".join(
         f"batch {b:,}: {int(row['steps_per_epoch']):,} "
@@ -181,4 +183,4 @@ def _count_updates(runs: pd.DataFrame) -> Iterator[Finding]:
         for b, row in per_batch.iterrows()
     )
     if words:
-        yield Finding("updates", f"Updates: {words}.", is_refusal=False)
+        yield ValidityFinding("updates", f"Updates: {words}.", is_refusal=False)

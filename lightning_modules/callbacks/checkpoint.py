@@ -24,8 +24,8 @@ from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.spec.worker_args import KEPT
+from sweeper.store.checkpoint_checksum import seal
 from sweeper.store.publish import flush_to_disk, name_path_in_errors
-from sweeper.store.seal import seal
 from sweeper.upstream.lightnings import call_after_micro_batch, stop_broadcasting_sigterm
 
 _SECONDS_BETWEEN_POLLS = 1.0

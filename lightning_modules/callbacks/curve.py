@@ -18,7 +18,7 @@ from lightning_modules.callbacks.steps import AroundEvaluation, current_lrs, end
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.noise import NOISE_COLUMNS
 from sweeper.store.publish import flush_to_disk
-from sweeper.store.row import setting_columns
+from sweeper.store.run_columns import setting_columns
 from sweeper.store.schema import ANGLE_COLUMNS
 from sweeper.store.step_progress import StepProgress
 from sweeper.upstream.lightnings import is_validated
@@ -29,7 +29,7 @@ _REPORTS_IN_RATE = 16
 _ROWS_IN_STATE = 64  # at most about so many rows are in a checkpoint
 
 
-class Measured(Protocol):
+class MeasuresNoise(Protocol):
     """A callback that measures something for each evaluation, and runs before the curve."""
 
     columns: dict[str, float | None]
@@ -95,7 +95,7 @@ class Curve(AroundEvaluation, Checkpoint):
         self,
         plan: RankPlan,
         clock: Clock,
-        measured: Sequence[Measured],
+        measured: Sequence[MeasuresNoise],
         listeners: Sequence[Callable[[list[dict[str, Any]]], None]] = (),
         *,
         file: Path | None = None,
@@ -115,7 +115,7 @@ class Curve(AroundEvaluation, Checkpoint):
         """Record the learning rate that the optimizer used in the step."""
         if ends_step(trainer, batch_idx):
             lrs = current_lrs(trainer)
-            if own := getattr(trainer.strategy, "own_lrs", None):  # before the factor
+            if own := getattr(trainer.strategy, "user_lrs", None):  # before the factor
                 self._peaks = [max(self._peaks[0], own[0]), max(self._peaks[1], lrs[0])]
             self.last_lr = lrs[0]
             distinct = lrs if len(set(lrs)) > 1 else lrs[:1]

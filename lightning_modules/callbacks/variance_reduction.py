@@ -8,7 +8,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_modules.callbacks.part_means import PartMeans
+from lightning_modules.callbacks.means_over_parts import PartMeans
 from lightning_modules.gradients.micro_gradients import MicroGradients
 
 # Keeps the ratio finite where all micro-batches agree: a fraction of the squared gradient far below

@@ -18,7 +18,7 @@ Windows = Callable[[Iterator[Any], int], Iterator[Any]]
 VAL_BATCH = 64
 
 
-class Data(Protocol):
+class IndexedData(Protocol):
     """A data set whose epochs are functions of (seed, epoch).
 
     It may also have methods that are looked for by their names:
@@ -79,7 +79,7 @@ class ValBatches:
         numbers: the first example of each.
     """
 
-    def __init__(self, data: Data, bounds: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, data: IndexedData, bounds: Iterable[tuple[int, int]]) -> None:
         self._data, own = data, list(bounds)
         self._bounds, self.sizes = own or [(0, 1)], [stop - start for start, stop in own] or [0]
         self.numbers = [start for start, _ in self._bounds]
@@ -173,7 +173,7 @@ class MicroBatches(TrainingPasses):
     """
 
     def __init__(
-        self, data: Data, plan: RankPlan, *, seed: int, windows: Windows | None = None
+        self, data: IndexedData, plan: RankPlan, *, seed: int, windows: Windows | None = None
     ) -> None:
         super().__init__(plan, getattr(data, "dataset", data), windows)
         self._data, self._seed = data, seed
@@ -188,11 +188,11 @@ class MicroBatches(TrainingPasses):
         """Positions of the examples of each micro-batch from a step on, shape (micro_batch,)."""
         plan, epoch = self._plan, self._epoch or 0
         split, steps = plan.split(epoch), plan.steps(epoch)
-        own_order: Any = getattr(self._data, "order", None)
-        if own_order is None:
+        user_order: Any = getattr(self._data, "order", None)
+        if user_order is None:
             order = epoch_order(self._seed, epoch, self._data.num_train_examples)
         else:
-            order = own_order(epoch)
+            order = user_order(epoch)
         whole = torch.from_numpy(order)[: steps * split.global_batch]
         mine = whole.view(steps, -1, split.micro_batch)[:, list(plan.micro_batches(epoch))]
         return iter(mine[first_step:].reshape(-1, split.micro_batch))

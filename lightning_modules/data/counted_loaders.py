@@ -15,13 +15,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_modules.data.batches import TrainingPasses, Windows
-from lightning_modules.data.own_loaders import check_loader, collate_nothing, process_settings
 from lightning_modules.data.randomness import (
     VALIDATION,
     draw_stream,
     keep_generators,
     seed_generators,
 )
+from lightning_modules.data.user_loaders import check_loader, collate_nothing, process_settings
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.method_checks import check_division
 from sweeper.spec.sentences import several

@@ -21,8 +21,8 @@ from lightning_modules.data.counted_loaders import (
     CountedValidation,
     is_iterable,
 )
-from lightning_modules.data.own_loaders import OwnExamples, ValLoader
 from lightning_modules.data.randomness import seed_everything
+from lightning_modules.data.user_loaders import OwnExamples, ValLoader
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.spec.worker_args import WRONG_COUNT

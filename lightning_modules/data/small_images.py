@@ -14,7 +14,7 @@ from torch import Tensor
 from torchvision import datasets
 
 from lightning_modules.data.augment import decode_image, shift_and_flip
-from lightning_modules.data.on_disk import (
+from lightning_modules.data.image_files import (
     ParquetImages,
     check_all_classes,
     check_count,

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_modules.data.on_disk import check_count
+from lightning_modules.data.image_files import check_count
 from lightning_modules.data.tokens import embedded_version, load_tokens
 from sweeper.spec.values import Count
 

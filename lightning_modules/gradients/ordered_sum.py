@@ -11,8 +11,8 @@ from torch.distributed import GradBucket
 from torch.futures import Future
 
 from lightning_modules.gradients.tree_sum import TreeSum, rank_nodes, sum_over_ranks
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import GhostBatchNorm, ghost_batchnorms
-from lightning_modules.layers.position import StepPosition
 from lightning_modules.optimizers.run_strategy import ddp_wrapper
 from lightning_modules.rank_plan import RankPlan, micro_batch_indices
 

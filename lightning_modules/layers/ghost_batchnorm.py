@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lightning_modules.layers.position import StepPosition
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.run_layer import RunLayer, change_class
 from lightning_modules.layers.sync_group import SyncGroup, normalise_together
 from lightning_modules.process.world import num_ranks

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.randomness import counter_bits, draw_stream
-from lightning_modules.layers.position import StepPosition
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.run_layer import RunLayer, change_class
 from sweeper.upstream.torchs import is_in_backward
 

@@ -10,9 +10,9 @@ from torch.nn import functional
 from torchmetrics import Metric
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from lightning_modules.data.batches import Data
+from lightning_modules.data.batches import IndexedData
 from lightning_modules.data.text import TextTokens
-from lightning_modules.modules.own_components import build_model
+from lightning_modules.modules.components import build_model
 from lightning_modules.process.device import copy_async
 from sweeper.spec.config import Component, is_ours
 
@@ -133,7 +133,7 @@ def score(
 
 
 def build_classifier(
-    component: Component, data: Data, *, label_smoothing: float, zero_init_last_norm: bool
+    component: Component, data: IndexedData, *, label_smoothing: float, zero_init_last_norm: bool
 ) -> Classifier:
     """Our classifier of the data; images have channels-last format, for speed."""
     shape, num_classes, is_own = data.input_shape, data.num_classes, not is_ours(component.target)

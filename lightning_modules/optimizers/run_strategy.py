@@ -72,7 +72,7 @@ class RunStrategy(DDPStrategy):
         self._stepped: list[dict[str, Any]] | None = None  # groups of the optimizer in its step
         self._before: list[Any] = []  # their own rates, while these are multiplied
         self.factor: float | None = None  # of the steps to come; None leaves the rates alone
-        self.own_lrs: list[float] = []  # of the last step, by group, before the factor
+        self.user_lrs: list[float] = []  # of the last step, by group, before the factor
         self.used_lrs: list[float] = []  # after it, as read back from the optimizer
 
     def setup(self, trainer: Trainer) -> None:
@@ -234,7 +234,7 @@ class RunStrategy(DDPStrategy):
         finally:
             self._restore_rates()
             self._stepped = None
-            self.own_lrs, self.used_lrs = self._lrs_of_step
+            self.user_lrs, self.used_lrs = self._lrs_of_step
 
     def _multiply_rates(self) -> None:
         """Multiply the rates that the groups have now by the factor."""

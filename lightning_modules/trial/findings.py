@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_modules.data.batch_counts import count_examples
 from lightning_modules.trial.examples import is_same_example
-from lightning_modules.trial.layout_arms import LATE, PARTS, Arm, Step, Summary
+from lightning_modules.trial.layout_arms import LATE, PARTS, LayoutArm, Step, Summary
 
 TOLERANCE = {"64-true": 1e-9, "32-true": 1e-4}  # relative, by precision
 _OF_RESUMES = 1e-3  # of that: nothing but the process differs
@@ -47,7 +47,10 @@ class Difference:
 
 
 def judge_layouts(
-    whole: Arm, split: Arm, repeat: Callable[[], tuple[Arm, Arm]], tolerance: float
+    whole: LayoutArm,
+    split: LayoutArm,
+    repeat: Callable[[], tuple[LayoutArm, LayoutArm]],
+    tolerance: float,
 ) -> Finding:
     """Whether a step in several micro-batches does what it does in one.
 
@@ -76,18 +79,18 @@ def judge_layouts(
     return _explain(first, one, other, f"in {PARTS} micro-batches")
 
 
-def judge_ranks(whole: Arm, ranks: Sequence[Arm], tolerance: float) -> Finding | None:
+def judge_ranks(whole: LayoutArm, ranks: Sequence[LayoutArm], tolerance: float) -> Finding | None:
     """What two ranks do otherwise than one; None if nothing."""
     steps = [
         replace(many[0], loss=sum(step.loss or 0.0 for step in many) / len(many), batches=[])
         for many in zip(*(arm.steps for arm in ranks), strict=True)
     ]
-    joined = Arm(steps=steps, logged=ranks[0].logged)
+    joined = LayoutArm(steps=steps, logged=ranks[0].logged)
     first = find_difference(whole, joined, tolerance)
     return first and _explain(first, whole, joined, f"on {len(ranks)} ranks")
 
 
-def judge_resume(whole: Arm, resumed: Arm, tolerance: float) -> Finding:
+def judge_resume(whole: LayoutArm, resumed: LayoutArm, tolerance: float) -> Finding:
     """Whether a run that resumes after an epoch, with new objects, goes on as it would."""
     if finding := _explain_nothing(whole):
         return replace(finding, is_layouts=False)
@@ -95,7 +98,7 @@ def judge_resume(whole: Arm, resumed: Arm, tolerance: float) -> Finding:
         message = f"a run that resumes raises {resumed.error}"
         return Finding(holds=False, message=message, do=_REGISTER)
     late = [step for step in whole.steps if step.epoch == LATE]
-    rest = Arm(steps=late, logged=whole.logged[len(whole.logged) - len(resumed.logged) :])
+    rest = LayoutArm(steps=late, logged=whole.logged[len(whole.logged) - len(resumed.logged) :])
     first = find_difference(rest, resumed, tolerance * _OF_RESUMES)
     if first is None:
         return Finding(holds=True, message="the epoch after a resume is the same")
@@ -105,7 +108,9 @@ def judge_resume(whole: Arm, resumed: Arm, tolerance: float) -> Finding:
     return Finding(holds=False, message=message, do=_REGISTER)
 
 
-def judge_seeds(arm: Arm, other: Arm, seed: int, settings: Mapping[str, Any]) -> Finding:
+def judge_seeds(
+    arm: LayoutArm, other: LayoutArm, seed: int, settings: Mapping[str, Any]
+) -> Finding:
     """Whether initial weights follow the run's seed.
 
     Args:
@@ -131,7 +136,7 @@ def judge_seeds(arm: Arm, other: Arm, seed: int, settings: Mapping[str, Any]) ->
     return Finding(holds=True, message="neither module nor data seeds a global generator")
 
 
-def find_difference(one: Arm, other: Arm, tolerance: float) -> Difference | None:
+def find_difference(one: LayoutArm, other: LayoutArm, tolerance: float) -> Difference | None:
     """What differs first: of each step loss, gradient, rates and state; then of the validations.
 
     Args:
@@ -187,7 +192,7 @@ def _far_apart(
         yield name, here, there
 
 
-def _has_same_examples(one: Arm, other: Arm, at: Difference) -> bool:
+def _has_same_examples(one: LayoutArm, other: LayoutArm, at: Difference) -> bool:
     """Whether the first step of an epoch had the same examples, as far as they can be compared."""
     whole, parts = (
         next((step.batches for step in arm.steps if step.epoch == at.epoch), [])
@@ -207,7 +212,7 @@ def _has_same_examples(one: Arm, other: Arm, at: Difference) -> bool:
     return False not in found
 
 
-def _explain_nothing(whole: Arm) -> Finding | None:
+def _explain_nothing(whole: LayoutArm) -> Finding | None:
     """Why nothing can be said; None if something can."""
     if whole.error:
         return error_finding("a training step", whole.error)
@@ -216,7 +221,7 @@ def _explain_nothing(whole: Arm) -> Finding | None:
     return None
 
 
-def _explain_rates(whole: Arm) -> Finding | None:
+def _explain_rates(whole: LayoutArm) -> Finding | None:
     """How schedulers depend on the layout, which a few steps may not show; None if they do not."""
     if whole.followed:
         return replace(_FOLLOWS, message=_FOLLOWS.message.format(whole.followed))
@@ -234,7 +239,7 @@ def _explain_rates(whole: Arm) -> Finding | None:
     return None
 
 
-def _explain(first: Difference, one: Arm, other: Arm, where: str) -> Finding:
+def _explain(first: Difference, one: LayoutArm, other: LayoutArm, where: str) -> Finding:
     """The finding for a difference between layouts."""
     if not _has_same_examples(one, other, first):
         return _MIXED

@@ -77,7 +77,7 @@ class Step:
 
 
 @dataclass(slots=True, kw_only=True)
-class Arm:
+class LayoutArm:
     """A short run.
 
     Attributes:
@@ -240,7 +240,7 @@ class Trial:
         seed: int | None = None,
         begins_only: bool = False,
         is_first: bool = False,
-    ) -> Arm:
+    ) -> LayoutArm:
         """Train an arm; from the checkpoint in its folder, if there is one.
 
         Args:
@@ -284,7 +284,7 @@ class _Observer(Callback):
     """Notes what each step did, and has the second epoch be one in the middle."""
 
     def __init__(self, trial: Trial, plan: RankPlan, *, begins_only: bool, is_first: bool) -> None:
-        self.arm = Arm()
+        self.arm = LayoutArm()
         self._trial, self._plan = trial, plan
         self._begins_only, self._is_first = begins_only, is_first
         self._has_counted = not is_first
@@ -413,7 +413,7 @@ class _Observer(Callback):
         kept = {n: p for n, p in module.named_parameters() if n not in step.gradient}
         kept |= {n: b for n, b in module.named_buffers() if id(b) not in known}
         step.state = {n: _summary(t) for n, t in kept.items() if t.is_floating_point()}
-        step.rates = list(getattr(trainer.strategy, "own_lrs", []))
+        step.rates = list(getattr(trainer.strategy, "user_lrs", []))
         self.arm.steps.append(step)
         self._step = None
 

@@ -22,9 +22,9 @@ from rich.console import Console
 
 from sweeper.commands.checks.check import Severity
 from sweeper.commands.checks.project import project_checks
-from sweeper.commands.project_facts import add_facts, has_own_code
 from sweeper.commands.refusals import refuse
 from sweeper.commands.show_plan import configs_of, overrides_parser, plan_grid
+from sweeper.commands.user_facts import add_facts, has_own_code
 from sweeper.console.printing import note, text_console, text_table
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import inspect_machine

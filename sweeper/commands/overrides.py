@@ -19,13 +19,6 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.commands.own_folder import (
-    CLASS_GROUPS,
-    leave_out,
-    left_out_groups,
-    own_choices,
-    refer_to_run,
-)
 from sweeper.commands.refusals import (
     ADDED_GROUPS,
     NOT_COMPOSED,
@@ -33,6 +26,13 @@ from sweeper.commands.refusals import (
     check_key,
     explain_error,
     explain_unreadable,
+)
+from sweeper.commands.user_conf import (
+    CLASS_GROUPS,
+    leave_out,
+    left_out_groups,
+    refer_to_run,
+    user_choices,
 )
 from sweeper.console.printing import note
 from sweeper.spec.config import LAYOUT_KEYS, Facts, Incidental, RunConfig
@@ -452,7 +452,7 @@ def _template(loader: ConfigLoader, chosen: tuple[str, ...]) -> _Template:
 
 @cache
 def _own_choices(loader: ConfigLoader, words: tuple[str, ...]) -> Sequence[str]:
-    return own_choices(loader, _template(loader, words).composed, words)
+    return user_choices(loader, _template(loader, words).composed, words)
 
 
 def _compose(loader: ConfigLoader, overrides: Sequence[str]) -> DictConfig:

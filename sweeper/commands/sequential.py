@@ -11,8 +11,8 @@ import numpy.typing as npt
 from pydantic import Field
 
 from sweeper import import_own
-from sweeper.commands.project_facts import add_facts
 from sweeper.commands.sweep import Launch, guard, handle_events, set_aside_and_report
+from sweeper.commands.user_facts import add_facts
 from sweeper.console.live import LiveTable, live_table
 from sweeper.launch.local.slots import find_device
 from sweeper.planning.budget import check_budget, left_hours, spent_hours

@@ -20,8 +20,8 @@ from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.spec.outcomes import DONE
 from sweeper.spec.worker_args import KEPT
 from sweeper.store.attempt import Attempt
+from sweeper.store.checkpoint_checksum import is_sound
 from sweeper.store.ledger import Ledger
-from sweeper.store.seal import is_sound
 from sweeper.store.table_files import write_table
 
 

@@ -17,9 +17,9 @@ from rich.console import Console
 from sweeper import CONFIG_FOLDER
 from sweeper.commands.costs import Bill
 from sweeper.commands.overrides import expand, merge_preset, preset_overrides
-from sweeper.commands.own_folder import use_folder
-from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import CommandParser, check_config_dir, check_no_question, refuse
+from sweeper.commands.user_conf import use_folder
+from sweeper.commands.user_facts import add_facts
 from sweeper.console.differences import Differences
 from sweeper.console.fitted_table import Column, FittedTable
 from sweeper.console.planned_runs import (
@@ -40,7 +40,7 @@ from sweeper.console.runs import (
     layout_column,
 )
 from sweeper.launch.fork_server import open_fork_server
-from sweeper.launch.local.readiness import check_ready, has_data
+from sweeper.launch.local.preflight import check_ready, has_data
 from sweeper.launch.local.slots import Machine, inspect_machine
 from sweeper.launch.memory_trace import LONGEST_S, trace_memory
 from sweeper.planning.budget import open_account
@@ -54,7 +54,7 @@ from sweeper.spec.sentences import several
 from sweeper.store.damaged import consequence, find_damaged
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
-from sweeper.store.row import planned_columns
+from sweeper.store.run_columns import planned_columns
 from sweeper.upstream.hydras import VERSION_BASE, ConfigLoader, config_loader, put_first
 
 Line = dict[str, Any]

@@ -26,11 +26,11 @@ from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import printable, several
 from sweeper.store.attempt import Attempt, AttemptState, Open, attempt_state
 from sweeper.store.damaged import consequence, find_damaged, sound_rows
+from sweeper.store.file_names import RowFile
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import read_pending_runs
 from sweeper.store.questions import read_questions
-from sweeper.store.row import metric_columns
-from sweeper.store.row_file import RowFile
+from sweeper.store.run_columns import metric_columns
 from sweeper.store.step_progress import read_step_progress
 
 _STATES_SHOWN = 60

@@ -28,8 +28,6 @@ from sweeper.commands.overrides import (
     parse,
     preset_overrides,
 )
-from sweeper.commands.own_folder import task_words, use_folder
-from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import (
     NOT_COMPOSED,
     check_config_dir,
@@ -39,6 +37,8 @@ from sweeper.commands.refusals import (
     refuse,
 )
 from sweeper.commands.show_plan import open_configs
+from sweeper.commands.user_conf import task_words, use_folder
+from sweeper.commands.user_facts import add_facts
 from sweeper.console.live import LiveTable, live_table
 from sweeper.console.printing import describe_os_error, note
 from sweeper.launch.fork_server import TRAINER_PREFIX

@@ -10,10 +10,10 @@ import optuna
 from optuna.trial import TrialState
 
 from sweeper.commands.overrides import expand
-from sweeper.commands.project_facts import add_facts
 from sweeper.commands.refusals import check_no_question
 from sweeper.commands.sweep import Launch, guard, handle_events
 from sweeper.commands.tuning_overrides import sort_overrides
+from sweeper.commands.user_facts import add_facts
 from sweeper.console.live import LiveTable, live_table
 from sweeper.planning.code_changes import changed_files, code_changes
 from sweeper.planning.plan import Event, plan

@@ -28,7 +28,7 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import printable
 from sweeper.store.attempt import Attempt
 from sweeper.store.ledger import Ledger
-from sweeper.store.row import metric_columns
+from sweeper.store.run_columns import metric_columns
 from sweeper.store.step_progress import StepProgress, read_step_progress
 
 _REFRESH_S = 1.0  # also how often progress files are read

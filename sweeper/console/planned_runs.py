@@ -7,7 +7,7 @@ from sweeper.spec.guarantee_names import missing
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.schedules import GrowingBatch
 from sweeper.spec.sentences import several
-from sweeper.store.row import setting_columns
+from sweeper.store.run_columns import setting_columns
 
 
 def describe_metric(spec: RunSpec) -> str:

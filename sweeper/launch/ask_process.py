@@ -74,7 +74,7 @@ def ask_process(
 def _answer(args: tuple[Question, Sequence[Mapping[str, Any]], Path, Path]) -> None:
     """The entry point of that process."""
     try:
-        from lightning_modules.answers import answer_question  # imports torch
+        from lightning_modules.answer_process import answer_question  # imports torch
     except Exception as error:
         args[-1].write_text(f"{type(error).__name__}: {error}")  # an import failed
         raise

@@ -74,7 +74,9 @@ def open_fork_server(targets: Sequence[str] = ()) -> None:
     That is torch, and the modules that define these targets: a run's module, data and model.
     """
     os.environ[PRELOADED] = ",".join(target.rpartition(".")[0] for target in targets)
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["sweeper.launch.preload"])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(
+        ["sweeper.launch.worker_imports"]
+    )
 
 
 def start_process(target: Callable[[Any], None], args: object) -> GroupLeader:
@@ -118,7 +120,7 @@ def train_rank(args: WorkerArgs) -> None:
     try:
         from lightning_modules.worker import work  # imports torch
     except Exception as error:  # noqa: BLE001  whatever a library does as it is imported
-        first = getattr(sys.modules.get("sweeper.launch.preload"), "error", None) or error
+        first = getattr(sys.modules.get("sweeper.launch.worker_imports"), "error", None) or error
         reason = (
             f"torch must be imported to train; it could not be ({first!r}). Check the "
             "installation, the variables of the environment and the memory that a process may take "

@@ -9,8 +9,8 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import KEPT, kept_checkpoint
 from sweeper.store.attempt import Attempt
+from sweeper.store.checkpoint_checksum import is_sound
 from sweeper.store.ledger import Ledger
-from sweeper.store.seal import is_sound
 
 #: What a branch may have otherwise than its parent.
 _FREE = (

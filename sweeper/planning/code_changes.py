@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.attempt import Open, attempt_state
+from sweeper.store.file_names import RowFile
 from sweeper.store.ledger import Ledger
-from sweeper.store.own_code import code_hash, find_own_packages, own_code, read_code, read_hashes
-from sweeper.store.row_file import RowFile
+from sweeper.store.user_code import code_hash, find_own_packages, read_code, read_hashes, user_code
 
 _MOST_FILES = 5
 
@@ -36,7 +36,7 @@ def code_changes(
     tops = {run_id: found for run_id, names in named.items() if (found := find_own_packages(names))}
     if not tops:
         return {}
-    code = {found: own_code(found) for found in set(tops.values())}
+    code = {found: user_code(found) for found in set(tops.values())}
     return {
         run_id: CodeChange(
             files=_describe_differences(read_code(digest, ledger.results), code[tops[run_id]]),

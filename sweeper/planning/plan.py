@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sweeper.planning.branches import find_parent
+from sweeper.planning.class_checks import check_names, check_settings
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
-from sweeper.planning.components import check_names, check_settings
-from sweeper.planning.near_runs import find_near_runs
+from sweeper.planning.equivalent_runs import find_equivalent_runs
 from sweeper.spec.config import Component, RunConfig
 from sweeper.spec.identity import targets
 from sweeper.spec.outcomes import Outcome
@@ -18,10 +18,10 @@ from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.warnings import find_warnings
 from sweeper.store.attempt import Attempt, End, Open, attempt_state
 from sweeper.store.damaged import sound_rows
+from sweeper.store.file_names import RowFile
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.recovery import finish_abandoned, recover_attempt
-from sweeper.store.row_file import RowFile
 
 Config = Mapping[str, Any]
 
@@ -104,7 +104,7 @@ def plan(configs: Iterable[Config], ledger: Ledger, *, device: Device | None = N
     ended = sound_rows(ledger)
     near = list[str]()
     if any(spec.config.has_own_classes for spec in specs.values()):
-        known, near = find_near_runs(specs, ended, ledger)
+        known, near = find_equivalent_runs(specs, ended, ledger)
         specs = {
             known.get(i, i): replace(spec, known_id=known[i]) if i in known else spec
             for i, spec in specs.items()

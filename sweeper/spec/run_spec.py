@@ -54,7 +54,7 @@ class RunSpec:
         facts: what the program has found out about it.
         mappings: what its rules make of the optimizer's settings at its first batch.
         settings: of the optimizer, and `ema_decay`, at that batch, as far as known before the run.
-        known_id: the id that it has a result with, if that is another (near_runs.py).
+        known_id: the id that it has a result with, if that is another (equivalent_runs.py).
     """
 
     config: RunConfig

@@ -21,9 +21,9 @@ from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.spec.values import LARGEST
 from sweeper.spec.worker_args import CHECKPOINT, FIRST_STEP, GRACEFUL_STOP, KEPT, PROGRESS
+from sweeper.store.checkpoint_checksum import is_sound
 from sweeper.store.lease import claim, holds, is_held, release
 from sweeper.store.ledger import Ledger
-from sweeper.store.own_code import own_code, read_hashes, record_code
 from sweeper.store.publish import (
     TakenOver,
     Text,
@@ -34,8 +34,14 @@ from sweeper.store.publish import (
     read_as,
     read_mapping,
 )
-from sweeper.store.row import git_commit, measured_row, metric_columns, planned_row, versions
-from sweeper.store.seal import is_sound
+from sweeper.store.run_columns import (
+    git_commit,
+    measured_row,
+    metric_columns,
+    planned_row,
+    versions,
+)
+from sweeper.store.user_code import read_hashes, record_code, user_code
 
 _CANCEL, RELEASED = "cancel.txt", "released.json"
 _PEAK_LR = "peak_lr.json"
@@ -158,7 +164,7 @@ class Attempt:
         if from_scratch:
             for left in (attempt.checkpoint, *folder.parent.glob(KEPT.format("*"))):
                 left.unlink(missing_ok=True)
-        code = own_code(targets(config))  # which the ranks are about to import
+        code = user_code(targets(config))  # which the ranks are about to import
         before = ledger.attempt_folder(spec.run_id, number - 1)
         is_resumed = attempt.checkpoint.exists()
         if not is_resumed and (branch := spec.config.branch):

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sweeper.spec.outcomes import Outcome
-from sweeper.store.lease import holds, lock, unlock
-from sweeper.store.row_file import (
+from sweeper.store.file_names import (
     COMPACT_PREFIX,
     ROW_FOLDERS,
     RowFile,
@@ -23,6 +22,7 @@ from sweeper.store.row_file import (
     choose_current,
     list_row_files,
 )
+from sweeper.store.lease import holds, lock, unlock
 from sweeper.store.table_files import UNREADABLE, open_table, read_rows, read_whole, write_table
 
 _LOCK = ".compacting"

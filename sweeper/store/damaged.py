@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from sweeper.store.file_names import COMPACT_PREFIX, ROW_FOLDERS, RowFile
 from sweeper.store.ledger import Ledger
-from sweeper.store.row_file import COMPACT_PREFIX, ROW_FOLDERS, RowFile
 
 #: With more files, only both ends of each are checked, as reading a whole file takes 1.5 ms.
 _FEW = 1000

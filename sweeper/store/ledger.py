@@ -21,14 +21,14 @@ from typing import Any
 
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.sentences import format_value
-from sweeper.store.publish import note_unread
-from sweeper.store.row_file import (
+from sweeper.store.file_names import (
     COMPACT_PREFIX,
     RowFile,
     archive_row,
     choose_current,
     list_row_files,
 )
+from sweeper.store.publish import note_unread
 
 _COMPACT = COMPACT_PREFIX.rstrip("-")
 

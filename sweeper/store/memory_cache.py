@@ -29,8 +29,8 @@ from sweeper.spec.run_memory import CPU, DEVICE, Device, MemoryTrace, cost_setti
 from sweeper.spec.run_spec import RunSpec, with_micro_batch
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt
-from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import publish_json, read_mapping, skip_if_forbidden
+from sweeper.store.user_code import code_hash, user_code
 
 #: Fraction of a limit that a prediction may reach: equal runs were seen to differ (docs/batch.md).
 _PART_OF_LIMIT = 0.95
@@ -187,7 +187,7 @@ class MemoryCache:
     def _describe_kind(self, spec: RunSpec) -> dict[str, Any]:
         resolved, device = spec.config.resolved, self._device_for(spec.config)
         if (names := tuple(targets(resolved))) not in self._code_hashes:
-            self._code_hashes[names] = code_hash(own_code(names))
+            self._code_hashes[names] = code_hash(user_code(names))
         code = self._code_hashes[names]
         part = {**cost_settings(resolved), "device": asdict(device), "versions": self._versions}
         return {**part, "code": code} if code else part

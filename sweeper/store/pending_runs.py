@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.lease import Holder, this_process
 from sweeper.store.publish import Text, publish_json, read_as
-from sweeper.store.row import planned_columns
+from sweeper.store.run_columns import planned_columns
 
 _PREFIX = ".pending-"
 

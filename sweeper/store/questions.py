@@ -16,7 +16,7 @@ FOLDER = "questions"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StoredQuestion:
     """A question that was asked.
 
     Attributes:
@@ -51,12 +51,12 @@ class Record:
     why: Text | None = None
 
 
-def read_questions(results: Path) -> list[Question]:
+def read_questions(results: Path) -> list[StoredQuestion]:
     """The questions stored in a results folder; unreadable files are left out."""
-    found: list[Question] = []
+    found: list[StoredQuestion] = []
     for path in sorted((results / FOLDER).glob("[!.]*.json")):
         if record := read_as(Record, path):
             said = f"{record.answer or 'not answered yet.'} {record.why or ''}".rstrip()
             said = f"{said} {record.place}".rstrip()
-            found.append(Question(printable(record.question), printable(said)))
+            found.append(StoredQuestion(printable(record.question), printable(said)))
     return found

@@ -14,7 +14,7 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
-from sweeper.store.row import epoch_value
+from sweeper.store.run_columns import epoch_value
 from sweeper.tuning.point_study import RUNS_KEY, PointStudy
 from sweeper.tuning.space import format_override
 

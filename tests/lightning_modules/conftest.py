@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 
 from lightning_modules.train import RankContext, train
-from lightning_modules.trial import own_facts
-from lightning_modules.trial.layout_arms import Arm
+from lightning_modules.trial import measured_facts
+from lightning_modules.trial.layout_arms import LayoutArm
 from sweeper.spec.run_spec import run_spec
 
 
@@ -60,10 +60,10 @@ def find_facts(grid, monkeypatch):
     """Facts of a project, some of its config as a mapping, found in this process on one rank."""
 
     def run_here(*jobs):
-        return [job() for job in jobs] if len(jobs) == 1 else [Arm(error="one rank is here")]
+        return [job() for job in jobs] if len(jobs) == 1 else [LayoutArm(error="one rank is here")]
 
-    monkeypatch.setattr(own_facts, "_in_forks", run_here)
+    monkeypatch.setattr(measured_facts, "_in_forks", run_here)
     monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)  # of another test, which Lightning obeys
     own = ["module=own", "module._target_=a.B", "data=own", "data._target_=a.C"]
     (config,) = grid(*own)
-    return lambda described: own_facts.facts({**config, **described})
+    return lambda described: measured_facts.facts({**config, **described})

@@ -260,7 +260,7 @@ def test_a_length_below_an_epoch_is_evaluated_at_its_end(trained):
 
 #: 3 epochs of 3 steps of a module that logs by itself, with an optimizer of its own.
 STRANGER = [
-    "module._target_=strangers.Module", "data._target_=strangers.DataModule", "batch=32",
+    "module._target_=users.Module", "data._target_=users.DataModule", "batch=32",
     "+data.num_train_examples=96", "metric=val/mse/dataloader_idx_0", "metric_mode=min",
     "epochs=3", "warmup=0", "micro_batch=16", "precision=64-true", "bn_span=null",
 ]  # fmt: skip

@@ -8,22 +8,22 @@ import datasets
 import pytest
 import torch
 from ranks import ask_ranks, train_until
-from strangers import Endless, StreamModule
-from test_own_project import IN_PROCESS, curve
+from test_user_project import IN_PROCESS, curve
 from torch.utils.data import DataLoader, IterableDataset
+from users import Endless, StreamModule
 
 from lightning_modules.data.counted_loaders import CountedBatches, CountedValidation, count_data
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.row import planned_row
+from sweeper.store.run_columns import planned_row
 
 WORDS = [
-    *IN_PROCESS, "epochs=2", "module._target_=strangers.StreamModule",
-    "data._target_=strangers.StreamDataModule", "metric=val/mse",
+    *IN_PROCESS, "epochs=2", "module._target_=users.StreamModule",
+    "data._target_=users.StreamDataModule", "metric=val/mse",
 ]  # fmt: skip
 FACTS = {
-    "module": {"_target_": "strangers.StreamModule"},
-    "data": {"_target_": "strangers.StreamDataModule"},
+    "module": {"_target_": "users.StreamModule"},
+    "data": {"_target_": "users.StreamDataModule"},
     "seed": 0,
 }
 
@@ -97,7 +97,7 @@ def test_the_examples_are_counted_once_or_stated(find_facts):
 
 
 def test_passes_that_do_not_repeat_themselves_are_found_out(find_facts):
-    turning = {"_target_": "late_strangers.TurningDataModule"}
+    turning = {"_target_": "late_users.TurningDataModule"}
 
     same, other = (find_facts({**FACTS, **more})["found"] for more in ({}, {"data": turning}))
 
@@ -179,7 +179,7 @@ def test_ranks_divide_a_stream_exactly(grid, monkeypatch, make, num_workers):
 @pytest.mark.slow
 def test_a_stream_on_two_ranks_is_resumed_by_skipping(grid, tmp_path):
     """Killed before its fifth step of six, after the fourth was saved."""
-    words = ["data._target_=strangers.DividedDataModule", "devices=2", "checkpoint_every=32"]
+    words = ["data._target_=users.DividedDataModule", "devices=2", "checkpoint_every=32"]
     (config,) = grid(*WORDS, *words, "precision=64-true")
 
     def go(name, kill_at):
@@ -210,6 +210,6 @@ def test_data_without_an_end_must_be_stated():
 
 
 def test_data_without_an_end_are_trained_on_as_far_as_stated(train):
-    record, _ = train("data._target_=strangers.EndlessDataModule")
+    record, _ = train("data._target_=users.EndlessDataModule")
 
     assert (record["outcome"], record["steps"]) == ("finished", 6)

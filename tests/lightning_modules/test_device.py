@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
-from lightning_modules.layers.position import StepPosition
 from lightning_modules.process.device import AsyncScalar
 
 ON_GPU = torch.cuda.is_available()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytorch_lightning as pl
 
-from lightning_modules.modules.own_components import instantiate_component
+from lightning_modules.modules.components import instantiate_component
 from lightning_modules.process.output import quieten
 
 EXAMPLES = str(Path(__file__).parents[2] / "examples")

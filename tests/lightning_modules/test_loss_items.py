@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from ranks import ask_ranks, train_rank
-from strangers import Masked
+from users import Masked
 
 from sweeper.spec.run_spec import run_spec
 
@@ -26,7 +26,7 @@ BOXES = [
     "+data.num_train_examples=32", "metric=val/f1", "metric_mode=max",
 ]  # fmt: skip
 PADDED = [
-    *COMMON, "module._target_=strangers.MaskedModule", "data._target_=strangers.MaskedDataModule",
+    *COMMON, "module._target_=users.MaskedModule", "data._target_=users.MaskedDataModule",
     "+data.num_train_examples=48", "metric=val/mse", "metric_mode=min", "loss_items=loss_mask",
 ]  # fmt: skip
 LOCAL = ["comm_hook=post_local_sgd", "comm_hook.start_epoch=1", "devices=2", "comm_hook.workers=2"]
@@ -131,7 +131,7 @@ def test_a_run_stopped_after_any_step_goes_on_as_if_it_had_not_been(run_words, t
 def test_hooks_that_pass_over_training_data_change_nothing(run_words, tmp_path):
     """All of an epoch is there for them, also where a resumed one has a part behind it."""
     words = [*PADDED, "batch=6", "base_batch=6", "micro_batch=2", "epochs=2"]
-    looking = [*words, "module._target_=late_strangers.LookingModule"]
+    looking = [*words, "module._target_=late_users.LookingModule"]
     plain, whole = run_words(*words, name="plain"), run_words(*looking, name="whole")
 
     for _ in range(2):

@@ -70,8 +70,8 @@ def test_it_is_that_of_the_whole_hessian(run_words, grid, tmp_path, layout):
 def test_the_loss_is_that_over_the_items_which_was_trained(run_words, grid, tmp_path):
     """The mean over tokens of a batch is not the mean of its micro-batches' means."""
     words = [
-        "module=own", "module._target_=strangers.WeighedModule", "data=own",
-        "data._target_=strangers.MaskedDataModule", "+data.num_train_examples=48", "batch=16",
+        "module=own", "module._target_=users.WeighedModule", "data=own",
+        "data._target_=users.MaskedDataModule", "+data.num_train_examples=48", "batch=16",
         "base_batch=16", "warmup=0", "epochs=1", "metric=val/mse", "metric_mode=min",
         "precision=64-true", "bn_span=null", "loss_items=loss_mask",
     ]  # fmt: skip
@@ -89,7 +89,7 @@ def test_the_loss_is_that_over_the_items_which_was_trained(run_words, grid, tmp_
 
 
 OWN = ("metric_mode=min", "warmup=0", "batch=32", "epochs=2", "module=own",
-       "data=own", "data._target_=strangers.DataModule")  # fmt: skip
+       "data=own", "data._target_=users.DataModule")  # fmt: skip
 
 
 def test_the_command_measures_what_a_run_has_kept(sweep_here, command, results):
@@ -126,7 +126,7 @@ def test_the_command_measures_what_a_run_has_kept(sweep_here, command, results):
 def test_a_module_with_metrics_is_measured_and_one_that_takes_its_steps_is_refused(
     sweep_here, command, results
 ):
-    for module, metric in (("late_strangers.BestModule", "mse"), ("strangers.Gan", "score")):
+    for module, metric in (("late_users.BestModule", "mse"), ("users.Gan", "score")):
         words = (f"module._target_={module}", f"metric=val/{metric}/dataloader_idx_0")
         assert sweep_here(results, *OWN, *words, "keep_checkpoint=true") == 0
     runs = pd.read_parquet(results / "runs").set_index("model").run_id

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import pytorch_lightning as pl
 import torch
-import validated_strangers
+import validated_users
 from ranks import ask_ranks, train_each
 
 from lightning_modules.data.randomness import seed_everything
@@ -19,8 +19,8 @@ PROJECTS = [
 
 def words(module, data, batch, micro_batch, *more):
     return [
-        "module=own", f"module._target_=validated_strangers.{module}", "data=own",
-        f"data._target_=validated_strangers.{data}", f"batch={batch}", f"micro_batch={micro_batch}",
+        "module=own", f"module._target_=validated_users.{module}", "data=own",
+        f"data._target_=validated_users.{data}", f"batch={batch}", f"micro_batch={micro_batch}",
         "base_batch=48", "warmup=0", "epochs=1", "metric=val/loss", "metric_mode=min",
         "precision=64-true", "+data.num_train_examples=48", "bn_span=null", *more,
     ]  # fmt: skip
@@ -49,13 +49,11 @@ def test_the_metric_of_the_same_weights_is_the_same_at_every_batch_and_layout(
 def test_it_is_that_of_a_plain_trainer(run_words, module, data, tmp_path):
     ours = last(run_words(*words(module, data, 24, 3)))
     seed_everything(0)
-    project = getattr(validated_strangers, module)()
+    project = getattr(validated_users, module)()
     quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_checkpointing"), False)
     trainer = pl.Trainer(precision="64-true", accelerator="cpu", default_root_dir=tmp_path, **quiet)
 
-    (plain,) = trainer.validate(
-        project, datamodule=getattr(validated_strangers, data)(), verbose=False
-    )
+    (plain,) = trainer.validate(project, datamodule=getattr(validated_users, data)(), verbose=False)
 
     named = ("val/loss", "val/largest", "val/total", "val/hits")
     if data == "Molecules":  # a plain Trainer takes the nodes of a batch for its examples
@@ -87,7 +85,7 @@ def test_memory_that_does_not_suffice_for_them_is_said(run_words, monkeypatch):
     def run_out(*_):
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(validated_strangers.Still, "validation_step", run_out)
+    monkeypatch.setattr(validated_users.Still, "validation_step", run_out)
 
     with pytest.raises(ValueError, match=r"val_dataloader must fit .* got up to 7 examples"):
         run_words(*words("Still", "Padded", 24, 3))

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sweeper.commands.checks.check import Check, Severity, broken, good, warning
-from sweeper.commands.project_facts import (
+from sweeper.commands.user_facts import (
     add_facts,
     check_config,
     count_examples,

@@ -7,11 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sweeper.launch.first_ends import FirstEnds
+from sweeper.launch.early_failures import FirstEnds
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.launch.local.free_gpus import find_free_gpus
 from sweeper.launch.local.interrupts import catch_signals, defer_signals
-from sweeper.launch.local.readiness import check_ready
+from sweeper.launch.local.preflight import check_ready
 from sweeper.launch.local.slots import Machine, Slots
 from sweeper.launch.memory_trace import trace_memory
 from sweeper.launch.ranks import (

@@ -13,9 +13,9 @@ from contextlib import closing
 from pathlib import Path
 from types import FrameType
 
-from sweeper.launch.first_ends import SharedFirstEnds
+from sweeper.launch.early_failures import SharedFirstEnds
 from sweeper.launch.local.launcher import run_here
-from sweeper.launch.local.readiness import check_ready
+from sweeper.launch.local.preflight import check_ready
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.queue.queue import Queue, Ticket
 from sweeper.launch.ranks import LocalRanks, Ranks

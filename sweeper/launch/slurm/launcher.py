@@ -16,8 +16,8 @@ from sweeper.launch.slurm.commands import Queued
 from sweeper.launch.slurm.submissions import Layout, list_jobs
 from sweeper.launch.slurm.submit import (
     Array,
+    JobRequest,
     Refused,
-    Request,
     check_path,
     group_by_layout,
     jobs_for,
@@ -56,7 +56,7 @@ _LOOKS_BEFORE_GONE = 2  # a requeued job may be between two states
 _USUAL = {"None", "Priority", "Resources", "BeginTime", "Dependency", "JobArrayTaskLimit"}
 
 
-def run_on_slurm(tasks: Tasks, ledger: Ledger, request: Request) -> Generator[Event]:
+def run_on_slurm(tasks: Tasks, ledger: Ledger, request: JobRequest) -> Generator[Event]:
     """Queue runs and submit workers for them, then follow all until they end.
 
     Tasks that are available together are submitted together; nodes must see the ledger's folder
@@ -89,7 +89,7 @@ def _wait_for_sbatch(submitted: Callable[[], str]) -> Generator[Event, None, str
 class _Cluster:
     """The layouts of a command's runs, whose workers are SLURM's jobs."""
 
-    def __init__(self, ledger: Ledger, request: Request) -> None:
+    def __init__(self, ledger: Ledger, request: JobRequest) -> None:
         self._ledger, self._request = ledger, request
         self.look_every_s, self.is_ours = request.poll_s, True
         self._layouts: dict[str, Layout] = {}

@@ -31,7 +31,7 @@ _Name = Annotated[str | int, Rule("a name")]  # an account may be a number
 EARLY_S = 60
 
 
-class Request(JobPolicy):
+class JobRequest(JobPolicy):
     """What to request from SLURM; conf/hydra/launcher/slurm.yaml explains each key."""
 
     detach: Switch
@@ -51,16 +51,16 @@ class Request(JobPolicy):
     runs_per_job: Count
 
 
-def read_request(settings: Mapping[str, Any]) -> Request:
+def read_request(settings: Mapping[str, Any]) -> JobRequest:
     """The request made of slurm.yaml's keys; ValueError if a key is unknown or a value wrong."""
-    if unknown := sorted(set(settings) - set(Request.model_fields)):
+    if unknown := sorted(set(settings) - set(JobRequest.model_fields)):
         msg = (
             f"hydra.launcher has no key {unknown[0]}. Its keys: "
-            f"{', '.join(sorted(Request.model_fields))}."
+            f"{', '.join(sorted(JobRequest.model_fields))}."
             " Other options of sbatch go under hydra.launcher.parameters."
         )
         raise ValueError(msg)
-    request = read_model(Request, settings, "hydra.launcher.")
+    request = read_model(JobRequest, settings, "hydra.launcher.")
     grace_s, warning_s, limit_s = request.grace_s, request.warning_s, request.time_min * 60
     if not grace_s < warning_s < limit_s - EARLY_S:
         msg = (
@@ -123,7 +123,7 @@ def group_by_layout(tasks: Iterable[Task]) -> dict[str, list[Task]]:
     return groups
 
 
-def jobs_for(runs: int, request: Request) -> int:
+def jobs_for(runs: int, request: JobRequest) -> int:
     """The jobs that so many runs of a layout need [count]."""
     if not request.pulling_jobs:
         return math.ceil(runs / request.runs_per_job)
@@ -131,7 +131,7 @@ def jobs_for(runs: int, request: Request) -> int:
 
 
 def make_arrays(
-    tasks: Sequence[Task], jobs: int, request: Request, largest: int
+    tasks: Sequence[Task], jobs: int, request: JobRequest, largest: int
 ) -> Iterator[Array]:
     """Arrays of at most `largest` jobs, together so many, for runs of one layout."""
     most = None if request.pulling_jobs else request.runs_per_job
@@ -146,7 +146,7 @@ def make_arrays(
         )
 
 
-def submit(array: Array, request: Request, *, results: Path, folder: Path) -> str:
+def submit(array: Array, request: JobRequest, *, results: Path, folder: Path) -> str:
     """Submit a job array, whose runs already have tickets; return its number.
 
     `results` is shared with the nodes; `folder` is the submission's own, for submitit's files.
@@ -170,7 +170,7 @@ def submit(array: Array, request: Request, *, results: Path, folder: Path) -> st
     return jobs[0].job_id.partition("_")[0]
 
 
-def sbatch_options(array: Array, request: Request) -> dict[str, Any]:
+def sbatch_options(array: Array, request: JobRequest) -> dict[str, Any]:
     """The parameters that are passed to submitit for an array."""
     spec = array.tasks[0].spec
     at_once, count = request.runs_at_a_time, array.jobs

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.frontier.machines import Cluster, Speeds, measured_speeds, parse_speeds
+from analysis.frontier.machines import Cluster, MachineSpeeds, measured_speeds, parse_speeds
 from analysis.frontier.tradeoff import (
     Steps,
     Work,
@@ -26,7 +26,7 @@ def cluster(hardware: Hardware = FAST, per_node: int = 1) -> Cluster:
 
 
 def work(times: dict[int, float], share: float = 0.0) -> Work:
-    return Work(num_bytes=1e8, evaluation_share=share, speeds=Speeds(times, "given"))
+    return Work(num_bytes=1e8, evaluation_share=share, speeds=MachineSpeeds(times, "given"))
 
 
 def hyperbola() -> Steps:

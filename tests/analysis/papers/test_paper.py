@@ -8,7 +8,7 @@ from simulated_studies import simulated_curves, simulated_runs, write_results
 from analysis.cli import main
 from analysis.figures import sheet
 from analysis.papers import PAPERS
-from analysis.papers.paper import median_of_last_epochs, missing_points, own_point, place_runs
+from analysis.papers.paper import median_of_last_epochs, missing_points, place_runs, user_point
 from analysis.papers.paper_figures import draw_figure, draw_optimizers
 from analysis.tables.comparable_runs import group_comparable
 
@@ -60,7 +60,7 @@ def test_the_batches_that_are_asked_of_a_twin_stand_for_the_papers(examples):
     twin = as_twin(grid([300], [0])).assign(num_train_examples=examples)
     points = FIGURES["figure_5"].points()
 
-    own = [own_point(point, PAPER, twin.iloc[0])[0] for point in points]
+    own = [user_point(point, PAPER, twin.iloc[0])[0] for point in points]
 
     asked = pd.concat([twin.assign(global_batch=batch) for batch in own])
     placed = place_runs(asked, PAPER)

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.report.scaling import judge_speed
 from analysis.stats.critical_batch import critical_batch
-from analysis.tables.published import read_reached
+from analysis.tables.target_tables import read_reached
 
 ROOT = Path(__file__).parents[3]
 TABLES = ROOT / "docs/results/mlperf/tables"

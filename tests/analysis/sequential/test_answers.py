@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from analysis.sequential.looks import Looks
-from analysis.sequential.question import Arm, Question
+from analysis.sequential.question import Question, QuestionArm
 from analysis.sequential.question_text import describe_verdict
 from analysis.sequential.rule import Best
 from analysis.tables.metric import ACCURACY
@@ -13,7 +13,9 @@ from analysis.tables.metric import ACCURACY
 
 def test_the_leader_is_compared_with_the_others_the_nearest_first():
     names = ["warmup=0", "warmup=1", "warmup=2"]
-    asked = Question(text="best warmup", arms=[Arm(name, {}) for name in names], metric=ACCURACY)
+    asked = Question(
+        text="best warmup", arms=[QuestionArm(name, {}) for name in names], metric=ACCURACY
+    )
     rule = Best(3, Looks((3, 20), level=0.03))
     before = describe_verdict(asked, rule)
 
@@ -28,7 +30,7 @@ def test_the_leader_is_compared_with_the_others_the_nearest_first():
 
 
 def test_an_answer_within_a_margin_may_be_worse_and_does_not_say_better_by_less_than_nothing():
-    arms = [Arm(name, {}) for name in ("warmup=0", "warmup=1")]
+    arms = [QuestionArm(name, {}) for name in ("warmup=0", "warmup=1")]
     asked = Question(text="best warmup", arms=arms, metric=ACCURACY, margin=0.05)
     rule = Best(2, Looks((3, 20), level=0.03), margin=0.05)
 

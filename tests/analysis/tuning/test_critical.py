@@ -8,7 +8,7 @@ from optuna.distributions import FloatDistribution, IntDistribution
 from test_tuning import simulated, store
 
 from analysis.tuning.critical import find_critical_batches, tuned_critical_batch
-from sweeper.commands.project_facts import add_facts
+from sweeper.commands.user_facts import add_facts
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.table_files import write_rows
 

@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader
 from lightning_modules.callbacks.evaluated_weights import EvaluatedWeights
 from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.callbacks.running_statistics import RunningStatistics
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
-from lightning_modules.layers.position import StepPosition
 
 
 class Shifting(torch.optim.SGD):

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from lightning_modules.callbacks.follow_plan import FollowPlan
-from lightning_modules.layers.position import StepPosition
+from lightning_modules.layers.batch_position import StepPosition
 
 
 def test_layers_know_where_a_rank_is_in_the_epoch(fit, line, plan, batches, noting):

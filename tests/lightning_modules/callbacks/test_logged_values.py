@@ -4,14 +4,14 @@ from functools import partial
 
 import pytest
 from ranks import ask_ranks, train_each
-from test_own_project import IN_PROCESS, curve
+from test_user_project import IN_PROCESS, curve
 
 from lightning_modules.callbacks import logged_metrics
 from lightning_modules.callbacks.logged_metrics import LoggedValues
 
 WORDS = [
-    *IN_PROCESS, "module._target_=late_strangers.TellingModule",
-    "data._target_=late_strangers.OddDataModule", "metric=val/mse",
+    *IN_PROCESS, "module._target_=late_users.TellingModule",
+    "data._target_=late_users.OddDataModule", "metric=val/mse",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from lightning_modules.callbacks.curve import Clock
 from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
 from lightning_modules.data.batches import MicroBatches
-from lightning_modules.layers.position import StepPosition
+from lightning_modules.layers.batch_position import StepPosition
 
 
 @pytest.fixture

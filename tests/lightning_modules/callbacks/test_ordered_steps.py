@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.gradients.ordered_sum import OrderedSum
-from lightning_modules.layers.position import StepPosition
+from lightning_modules.layers.batch_position import StepPosition
 from sweeper.spec.batch import BatchSplit
 
 

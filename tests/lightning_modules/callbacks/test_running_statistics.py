@@ -6,8 +6,8 @@ from torch import nn
 
 from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.callbacks.running_statistics import RunningStatistics
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
-from lightning_modules.layers.position import StepPosition
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.curve import StepReport
 from lightning_modules.callbacks.follow_plan import FollowPlan
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
-from lightning_modules.layers.position import StepPosition
+from lightning_modules.layers.batch_position import StepPosition
 
 
 class Takes(Callback):

@@ -5,7 +5,7 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from strangers import DataModule
+from users import DataModule
 
 from lightning_modules.data.loaders import use_run_loaders
 

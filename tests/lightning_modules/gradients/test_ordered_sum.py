@@ -9,8 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules.data.batches import val_bounds
 from lightning_modules.gradients.ordered_sum import OrderedSum
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
-from lightning_modules.layers.position import StepPosition
 from sweeper.spec.batch import BatchSplit
 
 SPLIT = BatchSplit(micro_batch=8, accumulation_steps=6, world_size=1)

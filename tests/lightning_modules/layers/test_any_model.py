@@ -13,8 +13,8 @@ import torch
 import torchvision
 from torch import nn
 
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
-from lightning_modules.layers.position import StepPosition
 
 pytestmark = pytest.mark.slow
 

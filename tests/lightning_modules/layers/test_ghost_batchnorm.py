@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import (
     fix_batchnorm_span,
     ghost_batchnorms,
 )
-from lightning_modules.layers.position import StepPosition
 
 
 def net(span: int) -> tuple[nn.Module, StepPosition]:

@@ -12,13 +12,13 @@ from torchvision.models import VisionTransformer, get_model
 from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.randomness import counter_bits
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.keyed_dropout import (
     KeyedDropout,
     check_draws,
     generator_state,
     key_dropout,
 )
-from lightning_modules.layers.position import StepPosition
 
 CPU = torch.device("cpu")
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from lightning_modules.memory.short_run import find_error
-from sweeper.commands.project_facts import fill_config
+from sweeper.commands.user_facts import fill_config
 from sweeper.spec.config import run_config
 
-STRANGERS = Path(__file__).parents[2] / "strangers.py"
-ON_DIGITS = ["module._target_=strangers.DigitsModule", "metric=val/ce"]
-OWN = ["data=own", "data._target_=strangers.DataModule", "+data.num_train_examples=96"]
+STRANGERS = Path(__file__).parents[2] / "users.py"
+ON_DIGITS = ["module._target_=users.DigitsModule", "metric=val/ce"]
+OWN = ["data=own", "data._target_=users.DataModule", "+data.num_train_examples=96"]
 
 
 @pytest.fixture
@@ -53,17 +53,17 @@ def test_a_metric_that_is_never_logged_is_told_with_the_names_that_are(failure):
     ("words", "is_automatic"),
     [
         ([*ON_DIGITS, "batch=4096"], True),
-        (["module._target_=strangers.Module", "metric=val/mse/dataloader_idx_0", *OWN], True),
+        (["module._target_=users.Module", "metric=val/mse/dataloader_idx_0", *OWN], True),
         (
             [
-                "module._target_=counting_strangers.LongModule",
+                "module._target_=counting_users.LongModule",
                 "metric=val/mse/dataloader_idx_0",
                 "epochs=12",
                 *OWN,
             ],
             True,
         ),
-        (["module._target_=strangers.Gan", "metric=val/score/dataloader_idx_0", *OWN], False),
+        (["module._target_=users.Gan", "metric=val/score/dataloader_idx_0", *OWN], False),
     ],
 )
 def test_nothing_is_told_of_a_module_that_trains(failure, words, is_automatic):

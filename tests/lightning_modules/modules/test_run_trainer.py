@@ -2,13 +2,13 @@
 
 import pytest
 import pytorch_lightning as pl
-from counting_strangers import COUNTS, CountingModule
-from strangers import DataModule
-from test_own_project import IN_PROCESS, curve
+from counting_users import COUNTS, CountingModule
+from test_user_project import IN_PROCESS, curve
+from users import DataModule
 
 from lightning_modules.process.output import quieten
 
-COUNTING = [*IN_PROCESS, "module._target_=counting_strangers.CountingModule"]
+COUNTING = [*IN_PROCESS, "module._target_=counting_users.CountingModule"]
 
 
 def test_a_project_reads_the_counts_of_a_plain_trainer(run_words):
@@ -39,8 +39,8 @@ def test_a_schedule_from_the_trainers_counts_is_the_same_on_every_layout(run_wor
 )
 def test_rates_that_still_follow_the_layout_are_found_out(module, holds, find_facts):
     project = {
-        "module": {"_target_": f"counting_strangers.{module}"},
-        "data": {"_target_": "strangers.DataModule"},
+        "module": {"_target_": f"counting_users.{module}"},
+        "data": {"_target_": "users.DataModule"},
         "seed": 0,
     }
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from test_own_project import IN_PROCESS
+from test_user_project import IN_PROCESS
 
-WORDS = [*IN_PROCESS, "module._target_=odd_strangers.AdamModule", "base_batch=16", "batch=32"]
+WORDS = [*IN_PROCESS, "module._target_=odd_users.AdamModule", "base_batch=16", "batch=32"]
 RULES = ["lr_rule=adam_sde", "wd_rule=timescale"]  # twice the batch
 
 
@@ -51,14 +51,18 @@ def test_scaled_settings_train_as_those_settings_do(run_words):
 @pytest.mark.parametrize(
     ("module", "words", "said"),
     [
-        ("odd_strangers.CyclingModule", ["lr_rule=half_life"], "rules set betas, .* got AdamW"),
+        ("odd_users.CyclingModule", ["lr_rule=half_life"], "rules set betas, .* got AdamW"),
         (
-            "odd_strangers.DecayingModule",
+            "odd_users.DecayingModule",
             ["wd_rule=timescale"],
             "rules set weight_decay, .* got AdamW",
         ),
-        ("odd_strangers.SettingModule", ["lr_rule=half_life"], "rules set betas, .* got SGD"),
-        ("odd_strangers.AdamModule", ["lr_rule=adam_sde", "base_batch=2"], "got beta=0.9, batch"),
+        ("odd_users.SettingModule", ["lr_rule=half_life"], "rules set betas, .* got SGD"),
+        (
+            "odd_users.AdamModule",
+            ["lr_rule=adam_sde", "base_batch=2"],
+            "got beta=0.9, batch",
+        ),
     ],
 )
 def test_settings_that_a_rule_cannot_set_are_refused(run_words, module, words, said):

@@ -3,16 +3,16 @@
 import random
 from pathlib import Path
 
-import guaranteed_strangers
+import guaranteed_users
 import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
 
-from lightning_modules.trial import layout_arms, own_facts
+from lightning_modules.trial import layout_arms, measured_facts
 from lightning_modules.trial.examples import fingerprint, is_same_example
 from lightning_modules.trial.findings import judge_seeds
-from lightning_modules.trial.layout_arms import Arm
+from lightning_modules.trial.layout_arms import LayoutArm
 from sweeper.launch.ask_process import ask_process
 from sweeper.upstream.torchs import record_seeds
 
@@ -65,18 +65,18 @@ EXPECTED = {
 
 @pytest.fixture
 def found_of(grid):
-    """What `facts` finds of projects of `guaranteed_strangers`, in a process as a plan asks it."""
+    """What `facts` finds of projects of `guaranteed_users`, in a process as a plan asks it."""
 
     def ask(names, *words):
         configs = []
         for name in names:
             module, _, data = name.partition(":")
             own = [
-                f"module._target_=guaranteed_strangers.{module}",
-                f"data._target_=guaranteed_strangers.{data or 'Data'}",
+                f"module._target_=guaranteed_users.{module}",
+                f"data._target_=guaranteed_users.{data or 'Data'}",
             ]
             if module.startswith("@"):
-                own = ["model=own", f"model._target_=guaranteed_strangers.{module[1:]}"]
+                own = ["model=own", f"model._target_=guaranteed_users.{module[1:]}"]
             configs += grid(*own, *words)
         answers = ask_process("facts", configs)
         assert len(answers.values) == len(configs), answers.last_line
@@ -115,7 +115,7 @@ def test_the_parts_of_a_project_that_is_the_same_are_counted(found_of):
 
 def test_of_a_module_with_much_arithmetic_fewer_steps_are_compared(find_facts, monkeypatch):
     project = {
-        key: {"_target_": f"guaranteed_strangers.{kind}"}
+        key: {"_target_": f"guaranteed_users.{kind}"}
         for key, kind in (("module", "Line"), ("data", "Data"))
     }
     monkeypatch.setattr(layout_arms, "_MOST_FLOPS", 1.0)
@@ -141,7 +141,7 @@ def test_what_no_run_would_train_is_found_by_where_it_would_not(found_of):
 
 
 def test_items_of_a_loss_weigh_its_parts(found_of):
-    words = [(), ("loss_items=guaranteed_strangers.above",)]
+    words = [(), ("loss_items=guaranteed_users.above",)]
 
     found = [found_of(["Tokens:RisingData"], *more)["Tokens:RisingData"]["found"] for more in words]
 
@@ -157,10 +157,10 @@ def test_without_a_trial_nothing_is_guaranteed(found_of):
 
 def test_a_trial_that_does_not_end_is_ended(grid, monkeypatch):
     kinds = {"module": "Sleeping", "data": "Data"}
-    (config,) = grid(*(f"{key}._target_=guaranteed_strangers.{k}" for key, k in kinds.items()))
-    monkeypatch.setattr(own_facts, "_LONGEST_S", 2)
+    (config,) = grid(*(f"{key}._target_=guaranteed_users.{k}" for key, k in kinds.items()))
+    monkeypatch.setattr(measured_facts, "_LONGEST_S", 2)
 
-    found = own_facts.facts(config)["found"]
+    found = measured_facts.facts(config)["found"]
 
     assert [*found] == ["same on every layout"]
     assert found["same on every layout"]["is_layouts"]
@@ -178,19 +178,19 @@ def test_a_project_that_seeds_generators_is_found_out():
     assert {*seeds} == {42}
     assert torch.initial_seed() == 42
     assert (torch.manual_seed, random.seed, np.random.seed) == before
-    arm = Arm(seeds=seeds)
+    arm = LayoutArm(seeds=seeds)
     holds = {seed: judge_seeds(arm, arm, seed, {"width": 42}).holds for seed in (0, 42)}
     assert holds == {0: False, 42: None}
 
 
 def test_a_project_that_seeds_with_the_runs_seed_as_it_is_told_has_done_enough():
-    settings, arm = {"module.random_seed": 42}, Arm(seeds=[42])
+    settings, arm = {"module.random_seed": 42}, LayoutArm(seeds=[42])
 
     found = judge_seeds(arm, arm, 42, settings)
 
     assert (found.holds, found.seed) == (True, 42)
     assert "module.random_seed" in found.message
-    assert judge_seeds(Arm(seeds=[7]), arm, 42, settings).holds is False
+    assert judge_seeds(LayoutArm(seeds=[7]), arm, 42, settings).holds is False
 
 
 @pytest.mark.parametrize("module", ["SeededInSetup", "SeededInConfigure"])
@@ -243,7 +243,7 @@ def test_sequences_are_compared_as_they_were_before_they_were_packed():
 
 
 def test_neighbours_may_pad_an_example_but_not_change_it():
-    padded, mixed = guaranteed_strangers.padded, guaranteed_strangers.mixed
+    padded, mixed = guaranteed_users.padded, guaranteed_users.mixed
     rows = [torch.linspace(0, 1 + n, 4) for n in range(4)]
 
     for place in range(4):

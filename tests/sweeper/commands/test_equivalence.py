@@ -122,7 +122,7 @@ def test_a_users_module_is_compared_and_what_makes_it_differ_is_said(
     module, is_additive, tmp_path, capsys
 ):
     words = [
-        f"module._target_=strangers.{module}", "data._target_=strangers.DataModule", "batch=32",
+        f"module._target_=users.{module}", "data._target_=users.DataModule", "batch=32",
         "base_batch=32", "metric=val/mse/dataloader_idx_0", "metric_mode=min",
         f"results={tmp_path}", "--layouts=1x1,1x4,2x1", "--precision=64-true",
     ]  # fmt: skip
@@ -169,7 +169,10 @@ def test_a_metric_that_differs_is_told_where_the_weights_agree(changes, verdict)
 def test_layouts_of_a_users_module_that_differ_are_told_why(tmp_path, monkeypatch, capsys):
     """By what differs first in the trial, as the doctor says it; nothing of our own modules."""
     monkeypatch.chdir(tmp_path)
-    own = ["module._target_=late_strangers.SummedModule", "data._target_=strangers.DataModule"]
+    own = [
+        "module._target_=late_users.SummedModule",
+        "data._target_=users.DataModule",
+    ]
     words = ["batch=32", "metric=val/mse/dataloader_idx_0", "metric_mode=min"]
 
     assert main([*own, *words, "--layouts=1x1,1x2", "--precision=64-true"]) == 1

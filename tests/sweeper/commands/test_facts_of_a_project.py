@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from sweeper.commands import project_facts
+from sweeper.commands import user_facts
 from sweeper.commands.checks import project
 from sweeper.commands.checks.check import Severity
 from sweeper.commands.checks.project import project_checks
 from sweeper.commands.doctor import main
 from sweeper.commands.overrides import add_own_classes
-from sweeper.commands.project_facts import add_facts
+from sweeper.commands.user_facts import add_facts
 from sweeper.console.planned_runs import (
     describe_guarantees,
     describe_rates,
@@ -23,11 +23,11 @@ from sweeper.launch.ask_process import _answer
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import find_warnings
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
-from sweeper.store.row import planned_columns
+from sweeper.store.run_columns import planned_columns
 
 WORDS = [
-    "module=own", "module._target_=strangers.Module",
-    "data=own", "data._target_=strangers.DataModule", "batch=32",
+    "module=own", "module._target_=users.Module",
+    "data=own", "data._target_=users.DataModule", "batch=32",
 ]  # fmt: skip
 METRIC = ["metric=val/loss", "metric_mode=min", "base_batch=32"]
 FOUND = {
@@ -50,7 +50,7 @@ def fill(grid, tmp_path, monkeypatch):
             measured.append(configs)
             return [{**found, **facts} for _ in configs]
 
-        monkeypatch.setattr(project_facts, "_ask_for_facts", look)
+        monkeypatch.setattr(user_facts, "_ask_for_facts", look)
         return list(add_facts(grid(*words), tmp_path))
 
     run.measured = measured
@@ -100,13 +100,13 @@ def test_ranks_are_part_of_a_run_whose_loss_is_no_mean(fill):
 
 
 def test_an_installation_that_cannot_be_imported_is_said(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "lightning_modules.answers", None)
+    monkeypatch.setitem(sys.modules, "lightning_modules.answer_process", None)
     output = tmp_path / "output.txt"
 
     with pytest.raises(ImportError):
         _answer(("facts", [], tmp_path / "answers.jsonl", output))
 
-    assert "ModuleNotFoundError: import of lightning_modules.answers" in output.read_text()
+    assert "ModuleNotFoundError: import of lightning_modules.answer_process" in output.read_text()
 
 
 def test_a_process_that_the_kernel_kills_is_told_by_its_signal(grid, tmp_path, monkeypatch):
@@ -114,7 +114,7 @@ def test_a_process_that_the_kernel_kills_is_told_by_its_signal(grid, tmp_path, m
     (tmp_path / "huge.py").write_text("import os\n\ndef make():\n    os.kill(os.getpid(), 9)\n")
     monkeypatch.syspath_prepend(tmp_path)
     words = [
-        word.replace("strangers.Module", "huge.make").replace("strangers.DataModule", "huge.make")
+        word.replace("users.Module", "huge.make").replace("users.DataModule", "huge.make")
         for word in WORDS
     ]
 
@@ -367,7 +367,7 @@ def test_the_doctor_takes_a_batch_that_few_data_have(fill, grid, tmp_path):
 def test_the_doctor_tries_the_first_steps_in_a_process(monkeypatch, capsys, tmp_path):
     """As a user types it, with data of ours beside a module of their own."""
     monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parents[2]}")
-    words = ["module._target_=strangers.DigitsModule", "+module.width=100", "data=digits"]
+    words = ["module._target_=users.DigitsModule", "+module.width=100", "data=digits"]
 
     assert main([*words, "metric=val/ce", "metric_mode=min", f"results={tmp_path}"]) == 1
 
@@ -380,7 +380,7 @@ def test_the_doctor_tells_what_cannot_be_made_and_refuses_our_module(grid, tmp_p
         msg = f"module and data must be made; got {len(configs)}"
         raise ValueError(msg)
 
-    monkeypatch.setattr(project_facts, "_ask_for_facts", look)
+    monkeypatch.setattr(user_facts, "_ask_for_facts", look)
     (config,) = grid(*WORDS, f"results={tmp_path}")
     (check,) = project_checks(config)
 

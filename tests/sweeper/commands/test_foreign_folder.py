@@ -21,7 +21,7 @@ from sweeper.store.attempt import Attempt, End
 from sweeper.store.lease import LEASE, this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
-from sweeper.store.row import planned_columns
+from sweeper.store.run_columns import planned_columns
 
 SHORT = ["epochs=1", "warmup=0", "schedule=constant", "data.num_train_examples=15360"]
 SECRET = "root:x:0:0"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-import strangers
+import users
 from nbclient import NotebookClient
 
 import sweeper
@@ -75,14 +75,14 @@ def test_a_key_without_values_is_refused():
 
 def test_a_class_goes_in_as_it_is_and_one_of_the_notebook_is_refused(monkeypatch):
     planned = sweeper.plan(
-        "--no-memory", "trial=false", module=strangers.Module, data=strangers.DataModule, batch=32,
+        "--no-memory", "trial=false", module=users.Module, data=users.DataModule, batch=32,
         metric="val/mse/dataloader_idx_0", metric_mode="min", warmup=0,
     )  # fmt: skip
 
     assert len(planned) == 1
-    monkeypatch.setattr(strangers.Module, "__module__", "__main__")
+    monkeypatch.setattr(users.Module, "__module__", "__main__")
     with pytest.raises(ValueError, match=r"other processes can import; got Module of __main__"):
-        sweeper.plan(module=strangers.Module)
+        sweeper.plan(module=users.Module)
 
 
 def test_the_surface_is_listed_and_the_analysis_is_ours_whatever_the_folder_holds(monkeypatch):

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from sweeper.commands import project_facts
-from sweeper.commands.project_facts import add_facts
+from sweeper.commands import user_facts
 from sweeper.commands.refusals import fit_line
 from sweeper.commands.show_plan import plan_lines, show
+from sweeper.commands.user_facts import add_facts
 from sweeper.planning.plan import plan
 from sweeper.spec.run_memory import CPU
 from sweeper.spec.sentences import printable
 from sweeper.store.ledger import Ledger
-from sweeper.store.row import planned_row
+from sweeper.store.run_columns import planned_row
 from sweeper.store.schema import RUNS, arrow_schema
 
 Config = dict[str, Any]
@@ -56,7 +56,7 @@ def canary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     def too_slow(*_: Any) -> NoReturn:
         raise TooSlowError
 
-    monkeypatch.setattr(project_facts, "_ask_for_facts", make_none)
+    monkeypatch.setattr(user_facts, "_ask_for_facts", make_none)
     monkeypatch.setenv("CANARY", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     before = signal.signal(signal.SIGALRM, too_slow)

@@ -189,11 +189,11 @@ def test_a_value_that_is_replaced_is_not_resolved_from_the_file(grid, tmp_path):
 
 def test_a_project_may_have_resolvers_of_its_own(grid, tmp_path, monkeypatch):
     code = "OmegaConf.register_new_resolver('own.double', lambda x: 2 * x, replace=True)"
-    (tmp_path / "own_resolvers.py").write_text(f"from omegaconf import OmegaConf\n{code}")
+    (tmp_path / "user_resolvers.py").write_text(f"from omegaconf import OmegaConf\n{code}")
     monkeypatch.syspath_prepend(tmp_path)
 
     configs = grid(
-        *PROJECT, "resolvers=[own_resolvers]", "+data.n='${own.double:${seed}}'", "seed=1,2"
+        *PROJECT, "resolvers=[user_resolvers]", "+data.n='${own.double:${seed}}'", "seed=1,2"
     )
 
     assert [c["data"]["n"] for c in configs] == [2, 4]

@@ -15,7 +15,7 @@ from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import list_pending
-from sweeper.store.row import metric_columns
+from sweeper.store.run_columns import metric_columns
 
 
 def ended(results, config, logged, **measured):

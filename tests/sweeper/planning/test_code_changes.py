@@ -10,7 +10,7 @@ from sweeper.planning.code_changes import describe_changes
 from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
-from sweeper.store import own_code
+from sweeper.store import user_code
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.lease import claim, release
 
@@ -23,9 +23,9 @@ def net(tmp_path, monkeypatch):
     (package / "__init__.py").write_text("")
     (package / "net.py").write_text("Net = 1")
     monkeypatch.syspath_prepend(str(tmp_path))
-    own_code._is_own.cache_clear()
+    user_code._is_own.cache_clear()
     yield package / "net.py"
-    own_code._is_own.cache_clear()
+    user_code._is_own.cache_clear()
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_the_hash_is_a_column_and_names_the_files(configs, ledger):
 
     (row,) = ledger.rows({run_id}, ["code_hash"]).values()
 
-    kept = own_code.read_code(row["code_hash"], ledger.results)
+    kept = user_code.read_code(row["code_hash"], ledger.results)
     assert sorted(kept) == ["ownnet/__init__.py", "ownnet/net.py"]
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_is_resumed_with_other_sources_says_so(net, configs, ledger):
 
     resumed, again = row(2), row(3, from_scratch=True)
 
-    digest = own_code.read_hashes(first.folder)[0]
+    digest = user_code.read_hashes(first.folder)[0]
     assert resumed["code_hash"] == again["code_hash"] != digest
     assert (resumed["resumed_code"], again["resumed_code"]) == (digest, None)
 

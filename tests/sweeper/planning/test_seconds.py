@@ -7,7 +7,7 @@ import pytest
 from sweeper.planning.seconds import Speeds, Timing, store_timings, time_kind
 from sweeper.spec.run_memory import CPU, Device
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.row import planned_row
+from sweeper.store.run_columns import planned_row
 
 SHORT = {
     "accelerator": "cpu", "epochs": 2, "warmup": 0, "schedule": {"name": "constant"},

@@ -6,7 +6,7 @@ import pytest
 
 from sweeper.console.planned_runs import describe_settings
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.row import planned_columns
+from sweeper.store.run_columns import planned_columns
 
 ADAMW = ("optimizer=adamw", "base_lr=1e-3", "bn_span=1", "warmup=0", "data=cifar10")
 SETTINGS = ("beta1", "beta2", "eps", "weight_decay", "ema_decay")

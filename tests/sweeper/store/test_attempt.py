@@ -25,7 +25,7 @@ from sweeper.store.lease import LEASE, this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
 from sweeper.store.recovery import finish_abandoned, recover_attempt
-from sweeper.store.row import planned_columns
+from sweeper.store.run_columns import planned_columns
 from sweeper.store.table_files import read_whole, write_table
 
 

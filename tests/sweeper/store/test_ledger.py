@@ -7,7 +7,7 @@ import pytest
 from sweeper.store import publish
 from sweeper.store.compaction import compact
 from sweeper.store.ledger import Ledger
-from sweeper.store.row import git_commit
+from sweeper.store.run_columns import git_commit
 from sweeper.store.table_files import write_rows
 
 

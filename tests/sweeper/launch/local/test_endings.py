@@ -206,11 +206,11 @@ def test_a_module_that_cannot_be_imported_ends_no_fork_server(tmp_path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("SWEEPER_PRELOAD", "broken_code,,no.such.module,")
 
-    assert "sweeper.launch.preload" not in sys.modules
-    importlib.import_module("sweeper.launch.preload")
+    assert "sweeper.launch.worker_imports" not in sys.modules
+    importlib.import_module("sweeper.launch.worker_imports")
 
     assert "broken_code" not in sys.modules
-    del sys.modules["sweeper.launch.preload"]
+    del sys.modules["sweeper.launch.worker_imports"]
 
 
 def test_what_a_shell_has_set_for_lightning_is_gone_before_it_is_imported(monkeypatch):
@@ -242,7 +242,7 @@ class _Broken:
 def test_a_rank_without_torch_tells_the_first_error_of_its_import(
     tmp_path, monkeypatch, worker, first, words
 ):
-    monkeypatch.setitem(sys.modules, "sweeper.launch.preload", SimpleNamespace(error=first))
+    monkeypatch.setitem(sys.modules, "sweeper.launch.worker_imports", SimpleNamespace(error=first))
     monkeypatch.setitem(sys.modules, "lightning_modules.worker", worker and worker())
     args = WorkerArgs(
         folder=str(tmp_path), rank=0, local_rank=0, node_rank=0, world_size=1, threads=1,
@@ -258,7 +258,7 @@ def test_a_rank_without_torch_tells_the_first_error_of_its_import(
 
 def test_float16_that_turns_out_to_be_on_a_cpu_fails(launch, monkeypatch):
     """As in a job on a node without GPUs."""
-    monkeypatch.setattr("sweeper.launch.local.readiness.check_precision", lambda *a, **k: None)
+    monkeypatch.setattr("sweeper.launch.local.preflight.check_precision", lambda *a, **k: None)
 
     row = launch({"precision": "16-mixed"}).iloc[0]
 

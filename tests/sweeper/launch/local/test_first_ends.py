@@ -2,7 +2,7 @@
 
 import pytest
 
-from sweeper.launch.first_ends import FirstEnds
+from sweeper.launch.early_failures import FirstEnds
 from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.worker_args import FIRST_STEP

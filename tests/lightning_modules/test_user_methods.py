@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 from ranks import ask_ranks, train_each
-from test_own_project import IN_PROCESS, curve
+from test_user_project import IN_PROCESS, curve
 
 from sweeper.spec.noise import NOISE_COLUMNS
 
@@ -59,7 +59,7 @@ def test_the_noise_scale_is_measured_and_changes_nothing(run_words):
 def test_sam_is_noticed_by_no_metric_nor_generator_of_the_module(run_words):
     """`DrawingModule` counts its steps in a metric and draws in each; rho is nothing here."""
     words = [
-        *IN_PROCESS, "epochs=1", "module._target_=strangers.DrawingModule", "micro_batch=8",
+        *IN_PROCESS, "epochs=1", "module._target_=users.DrawingModule", "micro_batch=8",
         "metric=train/examples", "bn_span=micro",
     ]  # fmt: skip
     plain = run_words(*words, name="plain")

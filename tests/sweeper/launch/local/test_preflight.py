@@ -4,7 +4,7 @@ import pytest
 
 from sweeper.commands.show_plan import main
 from sweeper.launch.local.launcher import run_here
-from sweeper.launch.local.readiness import check_ready
+from sweeper.launch.local.preflight import check_ready
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import Task
 from sweeper.spec.config import run_config

@@ -42,7 +42,7 @@ from sweeper.upstream.torchs import set_worker_dataset
 _COLLATE = 1  # appended to the words of a batch's first example: draws of the collate function
 
 
-class Request(NamedTuple):
+class BatchRequest(NamedTuple):
     """An example to be loaded.
 
     Attributes:
@@ -81,11 +81,11 @@ class Pass:
         key = self._keys[place]
         return int(key) if isinstance(key, Integral) else place
 
-    def request(self, place: int) -> Request:
+    def request(self, place: int) -> BatchRequest:
         """The example at a place."""
         index, times = self._index(place), self._times[place] if self._times else 0
         key = index if isinstance(self._keys, np.ndarray) else self._keys[place]
-        return Request((self._epoch, index, times + 1) if times else (self._epoch, index), key)
+        return BatchRequest((self._epoch, index, times + 1) if times else (self._epoch, index), key)
 
 
 class OwnExamples:
@@ -203,7 +203,7 @@ class ValLoader:
 
 
 def rebuild_loader(
-    loader: "DataLoader[Any]", batches: Iterable[list[Request]], *, seed: int
+    loader: "DataLoader[Any]", batches: Iterable[list[BatchRequest]], *, seed: int
 ) -> "DataLoader[Any]":
     """A loader with the same data set, collate function and workers, and other batches."""
     settings = process_settings(loader)
@@ -227,13 +227,13 @@ def _begin_worker(then: Callable[[int], None] | None, worker_id: int) -> None:
 
 
 def make_batch(
-    loader: "DataLoader[Any]", requests: Sequence[Request], *, dataset: Any = None
+    loader: "DataLoader[Any]", requests: Sequence[BatchRequest], *, dataset: Any = None
 ) -> Any:
     """A batch as a loader with seed 0 makes it in this process, of its data set or of another."""
     return _Keyed(loader, loader.dataset if dataset is None else dataset, 0).__getitems__(requests)
 
 
-def load_example(loader: "DataLoader[Any]", request: Request) -> Any:
+def load_example(loader: "DataLoader[Any]", request: BatchRequest) -> Any:
     """An example before it is collated, as a loader with seed 0 loads it in this process."""
     return _Keyed(loader, loader.dataset, 0)[request]
 
@@ -300,7 +300,7 @@ class _Keyed(Dataset[Any]):
         self.own, self._collate, self._seed = dataset, loader.collate_fn, seed
         self._fetches_batches = _fetches_batches(loader)
 
-    def __getitems__(self, requests: Sequence[Request]) -> Any:
+    def __getitems__(self, requests: Sequence[BatchRequest]) -> Any:
         if self._fetches_batches:
             seed_generators(self._seed, *requests[0].words)
             return self._collate(self.own[[request.key for request in requests]])
@@ -308,7 +308,7 @@ class _Keyed(Dataset[Any]):
         seed_generators(self._seed, *requests[0].words, _COLLATE)
         return self._collate(examples)
 
-    def __getitem__(self, request: Request) -> Any:
+    def __getitem__(self, request: BatchRequest) -> Any:
         seed_generators(self._seed, *request.words)
         return self.own[[request.key] if self._fetches_batches else request.key]
 

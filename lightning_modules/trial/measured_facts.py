@@ -24,11 +24,11 @@ from torch.nn.parameter import is_lazy
 from lightning_modules.data.batch_counts import item_count
 from lightning_modules.data.batches import VAL_BATCH
 from lightning_modules.data.counted_loaders import count_data, is_iterable, most_ranks
-from lightning_modules.data.own_loaders import OwnExamples
 from lightning_modules.data.randomness import seed_everything
+from lightning_modules.data.user_loaders import OwnExamples
 from lightning_modules.modules.classifier import build_classifier
-from lightning_modules.modules.own_components import own_batch_size
-from lightning_modules.modules.own_project import build_data, build_module
+from lightning_modules.modules.components import user_batch_size
+from lightning_modules.modules.user_project import build_data, build_module
 from lightning_modules.process.output import quieten
 from lightning_modules.process.saved_classes import find_saved_classes
 from lightning_modules.trial.findings import (
@@ -44,7 +44,7 @@ from lightning_modules.trial.layout_arms import (
     EVERY_LAYER,
     KEPT,
     PARTS,
-    Arm,
+    LayoutArm,
     Retry,
     Trial,
 )
@@ -91,7 +91,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     if is_ours(config["module"]["_target_"]) and (model is None or is_ours(model["_target_"])):
         return found
     is_users = isinstance(data, pl.LightningDataModule)
-    if not (is_users and own_batch_size(config["data"]["_target_"])):
+    if not (is_users and user_batch_size(config["data"]["_target_"])):
         found["val_batch"] = VAL_BATCH
     seed_everything(config["seed"])
     module = _build_trained(config, data)
@@ -177,7 +177,7 @@ def _measure_in_processes(trial: Trial) -> tuple[Found, bool, dict[str, str]]:
             try:
                 arms = _in_forks(*of_ranks)
             except TimeoutError as error:
-                arms = [Arm(error=str(error))]
+                arms = [LayoutArm(error=str(error))]
         refused["ranks"] = arms[0].refusal
         if error := next((arm.error for arm in arms if arm.error), None):
             message = f"{found[SAME].message}, on one rank; on two: {error}"
@@ -192,7 +192,7 @@ def _measure_in_processes(trial: Trial) -> tuple[Found, bool, dict[str, str]]:
     return found, has_batchnorm, {key: why for key, why in refused.items() if why}
 
 
-def _measure(trial: Trial) -> tuple[Found, Arm, Trial]:
+def _measure(trial: Trial) -> tuple[Found, LayoutArm, Trial]:
     """Train on one rank, and judge; the arm with one micro-batch per step, and what was tried."""
     quieten()
     with tempfile.TemporaryDirectory() as folder:
@@ -209,7 +209,7 @@ def _measure(trial: Trial) -> tuple[Found, Arm, Trial]:
         if trial.is_split:
             split = whole if whole.error else trial.train(next(places), parts=PARTS)
 
-            def repeat() -> tuple[Arm, Arm]:
+            def repeat() -> tuple[LayoutArm, LayoutArm]:
                 still = replace(trial, in_evaluation=EVERY_LAYER)
                 return still.train(next(places)), still.train(next(places), parts=PARTS)
 
@@ -232,13 +232,13 @@ def _measure(trial: Trial) -> tuple[Found, Arm, Trial]:
     return found, whole, trial
 
 
-def _train_first(trial: Trial, places: Iterator[Path]) -> tuple[Arm, Trial]:
+def _train_first(trial: Trial, places: Iterator[Path]) -> tuple[LayoutArm, Trial]:
     """The first arm, in the first precision and kind of BatchNorm that the project takes."""
     in_float32 = {"precision": "32-true", "tolerance": TOLERANCE["32-true"]}
     tried = [trial, replace(trial, **in_float32)]
     if trial.span is not None:
         tried += [replace(one, span=None, in_evaluation=BATCHNORMS) for one in tried]
-    first: tuple[Arm, Trial] | None = None
+    first: tuple[LayoutArm, Trial] | None = None
     for one in tried:
         try:
             arm = one.train(next(places), is_first=True)
@@ -252,7 +252,7 @@ def _train_first(trial: Trial, places: Iterator[Path]) -> tuple[Arm, Trial]:
     return first
 
 
-def _train_rank(trial: Trial, folder: Path, rank: int) -> Arm:
+def _train_rank(trial: Trial, folder: Path, rank: int) -> LayoutArm:
     """The arm of one of two ranks."""
     quieten()
     _join_ranks(folder, rank, _RANKS)

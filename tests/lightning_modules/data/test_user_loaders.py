@@ -18,7 +18,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from lightning_modules.data.own_loaders import OwnExamples, ValLoader
+from lightning_modules.data.user_loaders import OwnExamples, ValLoader
 
 
 class Drawing(Dataset):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from sweeper.planning import components
+from sweeper.planning import class_checks
 from sweeper.planning.plan import plan
 from sweeper.store.ledger import Ledger
 
@@ -49,15 +49,15 @@ def test_a_name_that_may_be_there_is_not(config, results, target):
 
 
 def test_nothing_is_imported(config, results, tmp_path, monkeypatch):
-    (tmp_path / "own_net_of_test.py").write_text("class Net: ...\nraise RuntimeError\n")
+    (tmp_path / "user_net_of_test.py").write_text("class Net: ...\nraise RuntimeError\n")
     monkeypatch.syspath_prepend(tmp_path)
 
-    assert plan([config(model={"_target_": "own_net_of_test.Net"})], Ledger(results)).specs
-    assert "own_net_of_test" not in sys.modules
+    assert plan([config(model={"_target_": "user_net_of_test.Net"})], Ledger(results)).specs
+    assert "user_net_of_test" not in sys.modules
 
 
 def test_every_setting_that_our_classes_have_is_known():
-    for target, known in components._option_settings("data").items():
+    for target, known in class_checks._option_settings("data").items():
         if target != "???":  # the user's own
             names = inspect.signature(pkgutil.resolve_name(target)).parameters
-            assert {*names} == {*known, *components._OPTIONAL.get(target, [])}
+            assert {*names} == {*known, *class_checks._OPTIONAL.get(target, [])}

@@ -6,10 +6,10 @@ import lightning as L
 import numpy as np
 import torch
 import torchmetrics
-from strangers import DataModule, Module
 from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
+from users import DataModule, Module
 
 
 class FrozenModule(Module):

@@ -24,7 +24,7 @@ _INSTALLED = frozenset({"purelib", "platlib", "stdlib", "platstdlib"})
 _RECORD = "code.txt"
 
 
-def own_code(targets: Iterable[str]) -> dict[str, str]:
+def user_code(targets: Iterable[str]) -> dict[str, str]:
     """Hashes of the sources of every user package or module that a config names.
 
     A package counts as a whole, since what `_target_` names may import the rest of it; other user
@@ -75,7 +75,7 @@ def record_code(
     """Record the hash of an attempt's sources in its folder, and their list in the results folder.
 
     Args:
-        code: as returned by `own_code`; if empty, nothing is recorded.
+        code: as returned by `user_code`; if empty, nothing is recorded.
         folder: of the attempt.
         results: the results folder.
         resumed: folder of the attempt that it resumes from, whose hashes are listed after its own.

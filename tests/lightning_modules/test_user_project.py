@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import strangers
+import users
 from torch.utils.data import Subset
 
 from lightning_modules import worker
-from lightning_modules.modules.own_project import build_module
+from lightning_modules.modules.user_project import build_module
 from sweeper.spec.run_spec import run_spec
 
 WORDS = [
-    "module=own", "module._target_=strangers.Module", "data=own",
-    "data._target_=strangers.DataModule", "batch=32", "base_batch=16", "warmup=0", "epochs=3",
+    "module=own", "module._target_=users.Module", "data=own",
+    "data._target_=users.DataModule", "batch=32", "base_batch=16", "warmup=0", "epochs=3",
     "metric=val/mse/dataloader_idx_0",
     "metric_mode=min",
 ]  # fmt: skip
@@ -54,7 +54,7 @@ def test_data_that_are_more_than_was_counted_are_counted_again(run_words, tmp_pa
 
 
 def test_data_are_prepared_then_set_up_and_validated_by_name(run_words, tmp_path):
-    words = [*IN_PROCESS, "data._target_=strangers.PreparedDataModule", f"+data.root={tmp_path}"]
+    words = [*IN_PROCESS, "data._target_=users.PreparedDataModule", f"+data.root={tmp_path}"]
 
     record = run_words(*words, name="named")
 
@@ -65,7 +65,7 @@ def test_data_are_prepared_then_set_up_and_validated_by_name(run_words, tmp_path
 
 
 def test_a_data_module_that_passes_its_arguments_on_gets_its_own_only(run_words):
-    words = [*IN_PROCESS, "data._target_=strangers.PassingDataModule", "+data.root=here"]
+    words = [*IN_PROCESS, "data._target_=users.PassingDataModule", "+data.root=here"]
 
     assert run_words(*words)["outcome"] == "finished"
 
@@ -83,7 +83,7 @@ def test_a_micro_batch_changes_nothing(run_words, micro_batch):
 
 def test_a_loss_that_is_no_mean_over_examples_does_change(run_words):
     """What the equality above would not see if nothing were trained."""
-    words = [*IN_PROCESS, "module._target_=strangers.Summed"]
+    words = [*IN_PROCESS, "module._target_=users.Summed"]
     whole, parts = run_words(*words, name="1"), run_words(*words, "micro_batch=4", name="8")
 
     name = "val/mse/dataloader_idx_0"
@@ -104,7 +104,7 @@ def test_a_run_stopped_after_any_step_goes_on_as_if_it_had_not_been(run_words):
 
 
 def test_draws_outside_of_training_steps_do_not_depend_on_what_came_before(run_words):
-    words = [*IN_PROCESS, "module._target_=strangers.Guessing"]
+    words = [*IN_PROCESS, "module._target_=users.Guessing"]
     whole = run_words(*words, name="whole")
 
     run_words(*words, name="cut", stop_after=1)
@@ -150,7 +150,7 @@ def test_an_optimizer_of_ours_replaces_the_modules(run_words):
 
 
 def test_manual_optimization_is_trained_with_every_optimizer_at_the_rule(run_words):
-    words = [*IN_PROCESS, "module._target_=strangers.Gan", "metric=val/score/dataloader_idx_0"]
+    words = [*IN_PROCESS, "module._target_=users.Gan", "metric=val/score/dataloader_idx_0"]
 
     record = run_words(*words, "micro_batch=32", "lr_rule=linear")
 
@@ -200,8 +200,8 @@ def test_callbacks_may_have_names_and_a_progress_bar_is_one(run_words, grid, cap
 
 def test_what_a_plan_must_know_is_found_out(find_facts):
     project = {
-        "module": {"_target_": "strangers.Module"},
-        "data": {"_target_": "strangers.DataModule"},
+        "module": {"_target_": "users.Module"},
+        "data": {"_target_": "users.DataModule"},
         "seed": 0,
     }
 
@@ -213,24 +213,24 @@ def test_what_a_plan_must_know_is_found_out(find_facts):
         "refused": {},
     }  # fmt: skip
     assert holds == {"same on every layout", "same after a resume", "seeds apply"}, measured
-    assert not find_facts({**project, "module": {"_target_": "strangers.Gan"}})["is_automatic"]
+    assert not find_facts({**project, "module": {"_target_": "users.Gan"}})["is_automatic"]
     ours = {"_target_": "lightning_modules.modules.classifier.Classifier"}
-    shaped = {"_target_": "strangers.ShapedDataModule"}
+    shaped = {"_target_": "users.ShapedDataModule"}
     assert find_facts({**project, "module": ours, "data": shaped}) == {"num_train_examples": 96}
 
 
 def test_a_split_that_is_drawn_anew_in_each_process_is_found_out(monkeypatch, find_facts):
-    class Split(strangers.DataModule):
+    class Split(users.DataModule):
         """As with scvi-tools' DataSplitter and sklearn's train_test_split, which take a seed."""
 
         def setup(self, stage):
             super().setup(stage)
             self.train = Subset(self.train, np.random.default_rng().permutation(96)[:80])
 
-    monkeypatch.setattr(strangers, "DataModule", Split)
+    monkeypatch.setattr(users, "DataModule", Split)
     project = {
-        "module": {"_target_": "strangers.Module"},
-        "data": {"_target_": "strangers.DataModule"},
+        "module": {"_target_": "users.Module"},
+        "data": {"_target_": "users.DataModule"},
         "seed": 0,
     }
 
@@ -246,10 +246,10 @@ def test_an_item_that_raises_is_a_finding_and_no_refusal(monkeypatch, find_facts
     def fail(*_):
         raise RuntimeError("no GPU here")
 
-    monkeypatch.setattr(strangers.Noisy, "__getitem__", fail)
-    data = {"_target_": "strangers.DataModule"}
+    monkeypatch.setattr(users.Noisy, "__getitem__", fail)
+    data = {"_target_": "users.DataModule"}
 
-    found = find_facts({"module": {"_target_": "strangers.Module"}, "data": data})["found"]
+    found = find_facts({"module": {"_target_": "users.Module"}, "data": data})["found"]
 
     assert found["same on every layout"]["holds"] is None
     assert "no GPU here" in found["same on every layout"]["message"]
@@ -257,7 +257,7 @@ def test_an_item_that_raises_is_a_finding_and_no_refusal(monkeypatch, find_facts
 
 @pytest.mark.parametrize("is_contrastive", [True, False])
 def test_what_holds_for_a_module_on_data_of_ours_is_found_out_too(grid, is_contrastive, find_facts):
-    own = ["module=own", "module._target_=strangers.DigitsModule"]
+    own = ["module=own", "module._target_=users.DigitsModule"]
     (config,) = grid(*own, f"+module.is_contrastive={is_contrastive}", "data=digits")
 
     found = find_facts(config)["found"]
@@ -267,7 +267,7 @@ def test_what_holds_for_a_module_on_data_of_ours_is_found_out_too(grid, is_contr
 
 
 def test_an_order_by_the_batch_size_is_the_same_on_every_layout(run_words):
-    words = [*IN_PROCESS, "data._target_=late_strangers.GroupedDataModule"]
+    words = [*IN_PROCESS, "data._target_=late_users.GroupedDataModule"]
     whole, parts = run_words(*words, name="1"), run_words(*words, "micro_batch=4", name="8")
 
     name = "val/mse/dataloader_idx_0"
@@ -280,16 +280,16 @@ OURS = "lightning_modules.modules.classifier.Classifier"
 @pytest.mark.parametrize(
     ("module", "data", "said"),
     [
-        ("strangers.DataModule", "strangers.Module",
-         "data._target_ must name your data; got strangers.Module, a LightningModule, whi"),
-        ("strangers.Module", "strangers.Module", "data._target_ must name your data; got"),
-        ("strangers.DataModule", "strangers.DataModule",
-         "module._target_ must name your module; got strangers.DataModule, a LightningDataModule,"),
-        ("strangers.Module", "torch.nn.Identity", "data must have num_train_examples; got Id"),
-        (OURS, "strangers.DataModule",
+        ("users.DataModule", "users.Module",
+         "data._target_ must name your data; got users.Module, a LightningModule, whi"),
+        ("users.Module", "users.Module", "data._target_ must name your data; got"),
+        ("users.DataModule", "users.DataModule",
+         "module._target_ must name your module; got users.DataModule, a LightningDataModule,"),
+        ("users.Module", "torch.nn.Identity", "data must have num_train_examples; got Id"),
+        (OURS, "users.DataModule",
          "data must have input_shape; got DataModule, a LightningDataModule, which has none. Name "
          "your LightningModule with module._target_="),
-        (OURS, "strangers.Module", "data._target_ must name your data; got strangers.Module"),
+        (OURS, "users.Module", "data._target_ must name your data; got users.Module"),
     ],
 )  # fmt: skip
 def test_what_is_no_module_or_no_data_is_refused_with_the_key_where_it_belongs(
@@ -305,8 +305,8 @@ def test_what_is_no_module_or_no_data_is_refused_with_the_key_where_it_belongs(
 
 def test_items_that_cannot_be_counted_are_found_out_too(find_facts):
     masked = {
-        "module": {"_target_": "strangers.MaskedModule"},
-        "data": {"_target_": "strangers.MaskedDataModule"},
+        "module": {"_target_": "users.MaskedModule"},
+        "data": {"_target_": "users.MaskedDataModule"},
         "seed": 0,
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
-from lightning_modules.modules.own_components import check_sizes, instantiate_component
+from lightning_modules.modules.components import check_sizes, instantiate_component
 from lightning_modules.run_class import call_once_layers_exist, run_class
 from sweeper.spec.config import Component, is_ours
 from sweeper.spec.import_path import import_callable

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from copying_strangers import HOOKS, LayeredModule
+from copying_users import HOOKS, LayeredModule
 from ranks import ask_ranks, train_each
-from test_own_project import IN_PROCESS, curve
+from test_user_project import IN_PROCESS, curve
 from torch import nn
 
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
-from lightning_modules.layers.position import StepPosition
-from lightning_modules.modules.own_project import build_data, build_module
+from lightning_modules.modules.user_project import build_data, build_module
 from lightning_modules.run_class import run_class
 from sweeper.spec.run_spec import run_spec
 
@@ -29,7 +29,7 @@ class Refuse:
         assert name.split(".")[0] not in ("sweeper", "lightning_modules", "analysis"), name
 sys.meta_path.insert(0, Refuse())
 sys.path.insert(0, sys.argv[1])
-from copying_strangers import CopyingModule
+from copying_users import CopyingModule
 from torch import nn
 for path in sys.argv[2:]:
     with open(path, "rb") as file:
@@ -46,7 +46,7 @@ print("loaded", len(sys.argv) - 2)
 
 
 def words_of(kind, *words):
-    return [*IN_PROCESS, "bn_span=4", f"module._target_=copying_strangers.{kind}", *words]
+    return [*IN_PROCESS, "bn_span=4", f"module._target_=copying_users.{kind}", *words]
 
 
 @pytest.mark.parametrize("held", ["part", "list", "whole"])
@@ -142,7 +142,7 @@ def test_a_module_copies_and_saves_itself_in_every_hook(run_words, tmp_path):
 
 
 def test_nothing_is_set_on_a_users_module():
-    module = build_module({"_target_": "copying_strangers.LayeredModule"})
+    module = build_module({"_target_": "copying_users.LayeredModule"})
     plain = LayeredModule()
     assert {*vars(module)} == {*vars(plain)}
 

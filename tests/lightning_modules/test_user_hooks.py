@@ -1,15 +1,15 @@
 """Hooks of a user's module and data are called as in any Trainer, or refused with a sentence."""
 
 import pytest
-from late_strangers import RedrawnDataModule, SteppedModule
-from test_own_project import IN_PROCESS, curve
+from late_users import RedrawnDataModule, SteppedModule
+from test_user_project import IN_PROCESS, curve
 
 from lightning_modules.callbacks.batch_contract import BatchContractBroken
 from lightning_modules.data.randomness import seed_everything
 
 METRICS = ("train/mse", "val/mse/dataloader_idx_0", "val/mae_epoch/dataloader_idx_1")
 VALIDATED = METRICS[1:]  # what is logged in training is of one micro-batch
-LATE = [*IN_PROCESS, "module._target_=late_strangers.LateModule"]
+LATE = [*IN_PROCESS, "module._target_=late_users.LateModule"]
 
 
 def test_layers_that_are_made_late_are_those_of_the_run_too(run_words):
@@ -26,7 +26,7 @@ def test_layers_that_are_made_late_are_those_of_the_run_too(run_words):
 
 def test_what_is_drawn_for_whole_batches_has_its_own_draws(run_words):
     """Seeded by the place of the micro-batch, whatever was drawn before."""
-    words = [*IN_PROCESS, "data._target_=late_strangers.RedrawnDataModule"]
+    words = [*IN_PROCESS, "data._target_=late_users.RedrawnDataModule"]
 
     def noise(*more, name):
         RedrawnDataModule.noise.clear()
@@ -47,8 +47,8 @@ def test_what_is_drawn_for_whole_batches_has_its_own_draws(run_words):
 @pytest.mark.parametrize(
     "words",
     [
-        ["module._target_=late_strangers.SteppedModule"],
-        ["data._target_=late_strangers.MovedDataModule"],
+        ["module._target_=late_users.SteppedModule"],
+        ["data._target_=late_users.MovedDataModule"],
     ],
 )
 def test_hooks_that_do_what_lightning_does_change_nothing(run_words, words):
@@ -73,11 +73,11 @@ def test_a_batch_without_its_step_ends_the_run(run_words, kind):
     )
 
     with pytest.raises(BatchContractBroken, match=sentence):
-        run_words(*IN_PROCESS, f"module._target_=late_strangers.{kind}")
+        run_words(*IN_PROCESS, f"module._target_=late_users.{kind}")
 
 
 def test_a_ceiling_needs_a_loss(run_words):
-    words = ["module._target_=strangers.Gan", "metric=val/score/dataloader_idx_0"]
+    words = ["module._target_=users.Gan", "metric=val/score/dataloader_idx_0"]
 
     with pytest.raises(ValueError, match="loss_ceiling needs a module whose training_step"):
         run_words(*IN_PROCESS, *words, "micro_batch=32", "loss_ceiling=3")
@@ -85,7 +85,7 @@ def test_a_ceiling_needs_a_loss(run_words):
 
 def test_an_optimizer_that_passes_again_needs_the_whole_batch(run_words):
     """Lightning would pass over the last micro-batch again and again, and add up its gradients."""
-    words = [*IN_PROCESS, "module._target_=late_strangers.SecondOrderModule", "epochs=1"]
+    words = [*IN_PROCESS, "module._target_=late_users.SecondOrderModule", "epochs=1"]
     record = run_words(*words, name="whole")
 
     with pytest.raises(ValueError, match=r"as LBFGS does, .* got 4 micro-batches"):
@@ -95,7 +95,7 @@ def test_an_optimizer_that_passes_again_needs_the_whole_batch(run_words):
 
 
 def test_a_module_finds_folders_and_sizes_where_lightning_has_them(run_words, tmp_path):
-    words = [*IN_PROCESS, "module._target_=late_strangers.SavingModule", "micro_batch=8"]
+    words = [*IN_PROCESS, "module._target_=late_users.SavingModule", "micro_batch=8"]
 
     run_words(*words, name="saving")
 
@@ -106,10 +106,10 @@ def test_a_module_finds_folders_and_sizes_where_lightning_has_them(run_words, tm
 
 def test_what_is_set_as_an_epoch_begins_holds_in_all_of_it(run_words):
     """Also in processes that load, and in a run that is resumed in the middle of the epoch."""
-    words = [*IN_PROCESS, "module._target_=late_strangers.CurriculumModule"]
+    words = [*IN_PROCESS, "module._target_=late_users.CurriculumModule"]
     whole = run_words(*words, name="whole")
 
-    loaded = run_words(*words, "data._target_=late_strangers.LoadingDataModule", name="loaded")
+    loaded = run_words(*words, "data._target_=late_users.LoadingDataModule", name="loaded")
     for _ in range(8):
         run_words(*words, name="stepped", one_step=True)
     record = run_words(*words, name="stepped")
@@ -121,7 +121,7 @@ def test_what_is_set_as_an_epoch_begins_holds_in_all_of_it(run_words):
 
 @pytest.mark.parametrize("settings", [{"stop_after": 1}, {"one_step": True}])
 def test_metrics_go_on_where_they_were(run_words, settings):
-    words = [*IN_PROCESS, "module._target_=late_strangers.BestModule"]
+    words = [*IN_PROCESS, "module._target_=late_users.BestModule"]
 
     for _ in range(4 if "one_step" in settings else 1):
         run_words(*words, **settings)
@@ -160,7 +160,7 @@ def test_metrics_go_on_where_they_were(run_words, settings):
 )
 def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(run_words, kind, words, stops, names):
     """After some single steps, or after its first two epochs."""
-    words = [*IN_PROCESS, f"module._target_=late_strangers.{kind}", *words]
+    words = [*IN_PROCESS, f"module._target_=late_users.{kind}", *words]
     whole = run_words(*words, name="whole")
 
     for _ in range(stops):
@@ -187,8 +187,8 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_been_stopped(run_words, kind, wo
 @pytest.mark.parametrize(
     ("module", "data", "holds"),
     [
-        ("late_strangers.LateModule", "strangers.DataModule", True),
-        ("strangers.Module", "late_strangers.RedrawnDataModule", False),
+        ("late_users.LateModule", "users.DataModule", True),
+        ("users.Module", "late_users.RedrawnDataModule", False),
     ],
     ids=["late layers", "draws for whole batches"],
 )

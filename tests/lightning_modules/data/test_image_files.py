@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lightning_modules.data.on_disk import fill_counts
+from lightning_modules.data.image_files import fill_counts
 from sweeper.commands.show_plan import plan_grid
 
 COUNTS = ("num_classes", "num_train_examples", "num_val_examples")
@@ -95,6 +95,6 @@ def test_a_huge_folder_is_not_listed(folder):
 
 
 def test_counting_needs_no_torch():
-    look = "import sys, lightning_modules.data.on_disk; sys.exit('torch' in sys.modules)"
+    look = "import sys, lightning_modules.data.image_files; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0

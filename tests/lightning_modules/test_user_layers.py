@@ -6,17 +6,17 @@ from functools import partial
 import pytest
 import torch
 from ranks import ask_ranks, refusal, train_each
-from test_own_project import IN_PROCESS, curve
+from test_user_project import IN_PROCESS, curve
 
 from lightning_modules.callbacks.batch_contract import BatchContractBroken
-from sweeper.commands.project_facts import fill_config
+from sweeper.commands.user_facts import fill_config
 from sweeper.spec.identity import scientific_part
 
 LOSS = "val/mse/dataloader_idx_0"
 
 
 def words_of(kind, *words):
-    return [*IN_PROCESS, f"module._target_=odd_strangers.{kind}", *words]
+    return [*IN_PROCESS, f"module._target_=odd_users.{kind}", *words]
 
 
 @pytest.mark.parametrize("span", ["micro", "8"])
@@ -29,7 +29,7 @@ def test_what_is_in_evaluation_stays_there(run_words, span):
 
 def test_module_and_data_may_keep_other_values_of_one_name(run_words):
     """Lightning merges them for loggers, and refuses."""
-    words = words_of("NamedModule", "data._target_=odd_strangers.NamedDataModule", "epochs=1")
+    words = words_of("NamedModule", "data._target_=odd_users.NamedDataModule", "epochs=1")
 
     assert run_words(*words)["outcome"] == "finished"
 
@@ -123,7 +123,7 @@ def test_what_a_module_saves_is_resumed_from_or_named(run_words):
     with pytest.raises(ValueError, match=r"'trusted_classes=\[.*\]'\. To .* rerun=all\.") as told:
         run_words(*words_of("PathModule"), name="path")
     trusted = re.search(r"trusted_classes=\[[\w.,]+\]", str(told.value))[0]
-    assert {"odd_strangers.Kept", "pathlib.PosixPath"} <= {*re.split(r"[\[\],]", trusted)}
+    assert {"odd_users.Kept", "pathlib.PosixPath"} <= {*re.split(r"[\[\],]", trusted)}
     record = run_words(*words_of("PathModule"), trusted, name="path")
     assert (record["outcome"], record["steps"]) == ("finished", 9)
 
@@ -163,8 +163,8 @@ def test_layers_and_metrics_of_torch_need_no_word(run_words):
 
 def test_a_module_that_cannot_be_saved_is_found_out(find_facts):
     project = {
-        "module": {"_target_": "odd_strangers.LambdaModule"},
-        "data": {"_target_": "strangers.DataModule"},
+        "module": {"_target_": "odd_users.LambdaModule"},
+        "data": {"_target_": "users.DataModule"},
         "seed": 0,
     }
 
@@ -175,8 +175,8 @@ def test_a_module_that_cannot_be_saved_is_found_out(find_facts):
 
 
 def test_data_may_ask_their_trainer_and_have_no_validation(run_words, find_facts):
-    data = "odd_strangers.AskingDataModule"
-    project = {"module": {"_target_": "strangers.Module"}, "data": {"_target_": data}, "seed": 0}
+    data = "odd_users.AskingDataModule"
+    project = {"module": {"_target_": "users.Module"}, "data": {"_target_": data}, "seed": 0}
 
     record = run_words(*IN_PROCESS, f"data._target_={data}", "metric=train_loss", "epochs=1")
 
@@ -185,7 +185,7 @@ def test_data_may_ask_their_trainer_and_have_no_validation(run_words, find_facts
 
 
 def test_data_of_the_modules_own_are_not_passed_over(grid, find_facts):
-    (config,) = grid("batch=32", "module=own", "module._target_=odd_strangers.LoadedModule")
+    (config,) = grid("batch=32", "module=own", "module._target_=odd_users.LoadedModule")
 
     with pytest.raises(ValueError, match="a module with data of its own must not be"):
         find_facts(config)
@@ -237,7 +237,7 @@ def test_what_would_differ_between_ranks_is_refused(grid, tmp_path, kind, senten
 def test_local_weights_are_averaged_before_they_are_compared_without_validation_too(grid, tmp_path):
     """Three steps an epoch, of which the last is between two averages."""
     local = [f"comm_hook.{key}" for key in ("workers=2", "start_epoch=0", "local_steps=2")]
-    data = ["data._target_=odd_strangers.UnvalidatedDataModule", "metric=train_loss", "epochs=2"]
+    data = ["data._target_=odd_users.UnvalidatedDataModule", "metric=train_loss", "epochs=2"]
     words = [*IN_PROCESS, *data, "comm_hook=post_local_sgd", *local, "batch=32", "devices=2"]
     (config,) = grid(*words)
     train = partial(train_each, {"local": config})

@@ -10,9 +10,9 @@ import torch
 import torchmetrics
 from pytorch_lightning.callbacks import Callback
 from schedulefree import AdamWScheduleFree
-from strangers import DataModule, MaskedModule, Module, Noisy, Stream, StreamDataModule
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
+from users import DataModule, MaskedModule, Module, Noisy, Stream, StreamDataModule
 
 
 class LateModule(Module):

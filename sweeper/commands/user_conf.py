@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from sweeper.console.printing import note
-from sweeper.planning.components import read_source
+from sweeper.planning.class_checks import read_source
 from sweeper.spec.config import OUTPUT_FOLDER, OWN_OPTIMIZER, RunConfig, is_ours
 from sweeper.spec.sentences import format_value
 from sweeper.spec.trainer_settings import OWNED_BY_RUN, remedy_of_owned
@@ -76,7 +76,7 @@ def _groups(folder: str) -> Mapping[str, Sequence[Path]]:
     return {group: groups[group] for group in sorted(lacking, key=sets_all)}
 
 
-def own_choices(loader: ConfigLoader, composed: DictConfig, words: Sequence[str]) -> list[str]:
+def user_choices(loader: ConfigLoader, composed: DictConfig, words: Sequence[str]) -> list[str]:
     """The choices that classes of the user's need, where a config has them without a word's choice.
 
     A class would otherwise get the settings of our default, and a module its optimizer and

@@ -1,6 +1,6 @@
 """A user's module through a sweep against the same module under a plain Trainer.
 
-    python benchmarks/own_module.py [--repeats 5] [--epochs 4] [--project photos]
+    python benchmarks/user_module.py [--repeats 5] [--epochs 4] [--project photos]
 
 Trains pairs at the same time on one core, in fresh processes with one thread each: (A) the project
 of examples/ through the sweep's own launcher, with its own optimizer; (B) the same module and
@@ -106,7 +106,7 @@ def _in_sweep(project: str, epochs: int, folder: Path, *, other: Path | None) ->
         "metric=train_loss",
         "metric_mode=min",
         f"results={folder}",
-        f"+trainer.callbacks=[{{_target_: own_module.Stopwatch, {files}}}]",
+        f"+trainer.callbacks=[{{_target_: user_module.Stopwatch, {files}}}]",
     ]
     planned, ledger = plan_grid(add_own_classes(words), config_dir=None)
     ledger.prepare()

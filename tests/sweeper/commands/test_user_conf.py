@@ -11,7 +11,7 @@ from sweeper.commands.show_plan import configs_of
 PROJECT = {
     "train": "defaults: [_self_, {data: mnist}, {model: net}]\n",
     "config": "batch: 7\n",
-    "data/mnist": ("_target_: strangers.DataModule\nroot: ${paths.data_dir}\nbatch_size: 128\n"),
+    "data/mnist": ("_target_: users.DataModule\nroot: ${paths.data_dir}\nbatch_size: 128\n"),
     "model/net": (
         "_target_: mini.Net\ntotal: ${trainer.max_epochs}\nper_step: ${data.batch_size}\n"
         "optimizer: {_target_: torch.optim.SGD, _partial_: true, lr: 0.1}\n"
@@ -46,7 +46,7 @@ PROJECT = {
 }
 
 MINI = """
-from strangers import Module
+from users import Module
 from torch import nn
 
 class Base(Module):
@@ -91,7 +91,7 @@ def test_a_project_is_read_as_it_is(folder):
     }
     root = f"{folder.parent}/data/"
     assert config["data"] == {
-        "_target_": "strangers.DataModule", "root": root, "batch_size": 48,
+        "_target_": "users.DataModule", "root": root, "batch_size": 48,
     }  # fmt: skip
     assert config["optimizer"]["_target_"] == "module.configure_optimizers"
     assert (config["bn_span"], config["base_lr"], config["trainer"]) == ("micro", None, {})
@@ -110,7 +110,7 @@ def test_its_groups_are_chosen_and_set_as_in_its_own_application(folder, capsys)
     assert [(keep["dirpath"], own["_target_"]) for _, keep, own in callbacks] == [
         ("${hydra:runtime.output_dir}/kept", "a.Own")
     ] * 4
-    assert [c["data"]["_target_"] for c in configs] == ["strangers.DataModule"] * 4
+    assert [c["data"]["_target_"] for c in configs] == ["users.DataModule"] * 4
     first = configs[0]
     assert first["trainer"].keys() == {"callbacks", "gradient_clip_val"}
     assert first["module"]["optimizer"]["lr"] == 0.2
@@ -143,15 +143,15 @@ def test_a_refusal_of_a_project_can_be_followed(folder, command, words, sentence
     assert said.stderr.endswith(f"{sentence}\n")
 
 
-OWN = "_target_: strangers.Module\nwidth: 3\n"
+OWN = "_target_: users.Module\nwidth: 3\n"
 
 
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({}, ["+module={width:3}", "module._target_=strangers.Module"]),
-        ({}, ["+model={_target_:strangers.Module,width:3}"]),
-        ({"experiment/mine": "# @package _global_\nmodule: {_target_: strangers.Module, width: 3}"},
+        ({}, ["+module={width:3}", "module._target_=users.Module"]),
+        ({}, ["+model={_target_:users.Module,width:3}"]),
+        ({"experiment/mine": "# @package _global_\nmodule: {_target_: users.Module, width: 3}"},
          ["+experiment=mine"]),
         ({"module/classifier": OWN}, ["module=classifier"]),
         ({"module/mine": OWN, "experiment/mine": "# @package _global_\ndefaults: "
@@ -165,7 +165,7 @@ def test_the_defaults_are_those_of_the_class_however_it_is_given(tmp_path, files
 
     (config,) = configs_of(words, config_dir=str(tmp_path))
 
-    assert config["module"] == {"_target_": "strangers.Module", "width": 3}
+    assert config["module"] == {"_target_": "users.Module", "width": 3}
     assert config["optimizer"]["_target_"] == "module.configure_optimizers"
     assert (config["schedule"], config["bn_span"]) == ({"name": "constant"}, "micro")
 
@@ -209,8 +209,8 @@ def test_a_network_in_the_group_model_is_one_of_our_classifier(folder):
 
 @pytest.mark.parametrize("mode", [[], ["-m"]])
 def test_a_run_has_an_output_folder_of_its_own(folder, tmp_path, command, mode):
-    (folder / "model/net.yaml").write_text("_target_: strangers.Module\n")
-    (folder / "data/mnist.yaml").write_text("_target_: strangers.DataModule\nbatch_size: 9\n")
+    (folder / "model/net.yaml").write_text("_target_: users.Module\n")
+    (folder / "data/mnist.yaml").write_text("_target_: users.DataModule\nbatch_size: 9\n")
     (folder / "callbacks/default.yaml").write_text(
         "keep:\n  _target_: lightning.pytorch.callbacks.ModelCheckpoint\n"
         "  dirpath: ${paths.output_dir}/kept\n"

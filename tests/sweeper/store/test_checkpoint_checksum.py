@@ -6,7 +6,7 @@ import zipfile
 import pytest
 import torch
 
-from sweeper.store.seal import is_sound, seal
+from sweeper.store.checkpoint_checksum import is_sound, seal
 
 
 @pytest.fixture

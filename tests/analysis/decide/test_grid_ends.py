@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from analysis.decide.arms import Arm
-from analysis.decide.edges import Edge, _next_values
+from analysis.decide.grid_ends import Edge, _next_values
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import cloudpickle
 import torch
-from strangers import Module
 from torch import nn
 from torch.nn import functional
+from users import Module
 
 HOOKS = (
     "setup", "configure_model", "on_fit_start", "on_train_start", "on_train_epoch_start",

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
-from lightning_modules.modules.own_components import build_model
+from lightning_modules.modules.components import build_model
 from sweeper.spec.config import Component
 
 DATA = SimpleNamespace(input_shape=(1, 8, 8), num_classes=10)
@@ -84,7 +84,7 @@ def test_what_cannot_be_a_network_is_refused_with_what_was_found(name, sentence)
 
 
 def test_a_lightning_module_is_told_where_it_belongs():
-    component = Component(_target_="strangers.Module")
+    component = Component(_target_="users.Module")
 
     with pytest.raises(ValueError, match=r"a LightningModule\. Write module=model,"):
         build_model(component, DATA)

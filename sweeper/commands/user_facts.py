@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from sweeper import import_own
 from sweeper.launch.ask_process import ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
-from sweeper.launch.local.readiness import count_data, has_data
-from sweeper.planning.components import check_names
+from sweeper.launch.local.preflight import count_data, has_data
+from sweeper.planning.class_checks import check_names
 from sweeper.spec.config import OWN_OPTIMIZER, Component, is_ours, run_config
 from sweeper.spec.guarantee_names import (
     GUARANTEES,
@@ -27,8 +27,8 @@ from sweeper.spec.schedules import GROWING
 from sweeper.spec.sentences import read_model, several
 from sweeper.spec.trainer_settings import changing_callbacks, check_trainer
 from sweeper.spec.values import Count, Settings, Text
-from sweeper.store.own_code import code_hash, own_code
 from sweeper.store.publish import publish_json, read_as, skip_if_forbidden
+from sweeper.store.user_code import code_hash, user_code
 
 Config = dict[str, Any]
 
@@ -167,7 +167,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     settings = run_config({**config, "data": {"num_train_examples": 1, **config["data"]}})
     check_trainer(settings.trainer)  # before a trial, which has a Trainer of its own
     named = {key: config[key]["_target_"] for key in ("module", "data")}
-    named["model"] = own_model(config["module"], config.get("model"))
+    named["model"] = user_model(config["module"], config.get("model"))
     check_names((key, path, None) for key, path in named.items() if path)
 
 
@@ -185,7 +185,7 @@ def count_examples(configs: Iterable[Mapping[str, Any]]) -> list[Config]:
     return found
 
 
-def own_model(module: Config, model: Config | None) -> str:
+def user_model(module: Config, model: Config | None) -> str:
     """The user's own model in our classifier, by its path; empty if there is none."""
     is_read = is_ours(module["_target_"])
     return model["_target_"] if is_read and model and not is_ours(model["_target_"]) else ""
@@ -193,13 +193,13 @@ def own_model(module: Config, model: Config | None) -> str:
 
 def has_own_code(module: Config, model: Config | None) -> bool:
     """Whether the module is the user's, or the model in our classifier."""
-    return not is_ours(module["_target_"]) or bool(own_model(module, model))
+    return not is_ours(module["_target_"]) or bool(user_model(module, model))
 
 
 def _needs_facts(module: Config, model: Config | None, data: Config) -> bool:
     """Whether something must be made; a network only where its data are."""
     is_asked = not is_ours(module["_target_"]) or "num_train_examples" not in data
-    return is_asked or (bool(own_model(module, model)) and has_data(data))
+    return is_asked or (bool(user_model(module, model)) and has_data(data))
 
 
 def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
@@ -228,7 +228,7 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     _check_trusted(config, found.get(RESUMES, {}).get("classes", ()))
     same = found.get(SAME, {})
     if _has_own_optimizer(config):
-        config["own_settings"] = same.get("settings") or None
+        config["user_settings"] = same.get("settings") or None
     if found.get(SEEDS_APPLY, {}).get("seed") not in (None, config["seed"]):
         found[SEEDS_APPLY] = {"holds": False}  # a number, not the run's seed
     bn_span, has_batchnorm = config["bn_span"], facts["has_batchnorm"]
@@ -314,7 +314,7 @@ def _stored_facts(config: Config, results: Path) -> dict[str, Any] | None:
 
 
 def _path(config: Config, results: Path) -> Path:
-    code = code_hash(own_code(targets(config))) or ""
+    code = code_hash(user_code(targets(config))) or ""
     name = hashlib.sha256(f"{_key(config)}{code}".encode()).hexdigest()[:12]
     return results / "facts" / f"{name}.json"
 
@@ -325,7 +325,7 @@ def _key(config: Config) -> str:
         return json.dumps(config["data"], sort_keys=True)
     model = (
         ("model", "label_smoothing", "zero_init_last_norm")
-        if own_model(config["module"], config.get("model"))
+        if user_model(config["module"], config.get("model"))
         else ()
     )
     read = {key: config[key] for key in (*_READ, *model) if config.get(key)}
@@ -355,7 +355,7 @@ def _ask_for_facts(configs: Sequence[Config]) -> list[dict[str, Any]]:
         raise ValueError(str(error)) from None
     if len(found.values) < len(configs):
         failed = configs[len(found.values)]
-        own = "model" if own_model(failed["module"], failed.get("model")) else "module"
+        own = "model" if user_model(failed["module"], failed.get("model")) else "module"
         msg = (
             f"{own} and data must be created to plan a run; got "
             f"{own}._target_={failed[own]['_target_']}, "

@@ -13,7 +13,7 @@ from lightning_modules.memory.short_run import find_error
 from lightning_modules.memory.trace import memory_trace
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.user_errors import describe_error
-from lightning_modules.trial.own_facts import facts
+from lightning_modules.trial.measured_facts import facts
 from sweeper.spec.config import run_config
 
 

@@ -14,8 +14,8 @@ from sweeper.store.attempt import Attempt, End
 @pytest.fixture
 def project(grid):
     words = [
-        "module=own", "module._target_=strangers.Module", "data=own",
-        "data._target_=strangers.DataModule", "+data.num_train_examples=96", "batch=32",
+        "module=own", "module._target_=users.Module", "data=own",
+        "data._target_=users.DataModule", "+data.num_train_examples=96", "batch=32",
         "warmup=0", "metric=loss", "metric_mode=min",
     ]  # fmt: skip
 

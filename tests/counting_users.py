@@ -4,8 +4,8 @@ import os
 
 import torch
 import torch.distributed as dist
-from strangers import Module
 from torch.optim.lr_scheduler import LambdaLR
+from users import Module
 
 COUNTS = []  # (hook, what the Trainer showed)
 

@@ -17,7 +17,7 @@ from hydra.errors import InstantiationException
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from lightning_modules.data.batches import VAL_BATCH, Data
+from lightning_modules.data.batches import VAL_BATCH, IndexedData
 from lightning_modules.data.randomness import keep_generators
 from sweeper.spec.config import Component
 from sweeper.spec.import_path import import_callable
@@ -38,7 +38,7 @@ _NEEDED = {
 }
 
 
-def build_model(component: Component, data: Data) -> nn.Module:
+def build_model(component: Component, data: IndexedData) -> nn.Module:
     """The network of a `_target_`, called with what it has parameters for, by name.
 
     Raises:
@@ -126,7 +126,7 @@ def instantiate_component(component: Component | Mapping[str, Any], **more: Any)
         raise ValueError(msg) from error
 
 
-def own_batch_size(target: str) -> int:
+def user_batch_size(target: str) -> int:
     """The default of a target's argument for it; 0 if that is no size, -1 if it takes none."""
     parameters = inspect.signature(import_callable(target, "_target_")).parameters
     if (given := parameters.get("batch_size")) is None:
@@ -141,7 +141,7 @@ def plain_attributes(component: Component, data: Any) -> dict[str, Any]:
     Only those that differ: numbers, and collections and settings that hold them.
     """
     is_users = isinstance(data, pl.LightningDataModule)
-    size = own_batch_size(component.target) if is_users else -1
+    size = user_batch_size(component.target) if is_users else -1
     if size < 0:
         return {}
     with keep_generators():

@@ -6,8 +6,8 @@ from importlib.util import spec_from_file_location
 import pytest
 
 from sweeper.spec.identity import targets
-from sweeper.store import own_code
-from sweeper.store.own_code import code_hash
+from sweeper.store import user_code
+from sweeper.store.user_code import code_hash
 
 
 @pytest.fixture
@@ -18,9 +18,9 @@ def project(tmp_path, monkeypatch):
     (package / "nets" / "net.py").write_text("WIDTH = 1\n")
     (tmp_path / "loose.py").write_text("def callback(): ...\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    own_code._is_own.cache_clear()
+    user_code._is_own.cache_clear()
     yield package
-    own_code._is_own.cache_clear()
+    user_code._is_own.cache_clear()
 
 
 CONFIG = {
@@ -34,12 +34,12 @@ CONFIG = {
 def test_the_function_that_counts_items_is_code_too():
     named = {"data": CONFIG["data"], "loss_items": "loose.count"}
 
-    assert list(own_code.own_code(targets(named))) == ["loose.py"]
-    assert own_code.own_code(targets({**named, "loss_items": "loose"})) == {}
+    assert list(user_code.user_code(targets(named))) == ["loose.py"]
+    assert user_code.user_code(targets({**named, "loss_items": "loose"})) == {}
 
 
 def code():
-    return own_code.own_code(targets(CONFIG))
+    return user_code.user_code(targets(CONFIG))
 
 
 @pytest.mark.usefixtures("project")
@@ -56,7 +56,7 @@ def test_what_a_module_imports_of_the_users_counts_too(project):
     (project / "nets" / "old.py").write_text("print 'of Python 2'\n")
     (project.parent / "nobody.py").touch()
 
-    of_loose = own_code.own_code(["loose.callback"])
+    of_loose = user_code.user_code(["loose.callback"])
 
     assert {*of_loose} == {
         "brandnew/__init__.py",
@@ -67,7 +67,7 @@ def test_what_a_module_imports_of_the_users_counts_too(project):
         "loose.py",
     }
     deep.write_text("x = 2\n")
-    assert code_hash(own_code.own_code(["loose.callback"])) != code_hash(of_loose)
+    assert code_hash(user_code.user_code(["loose.callback"])) != code_hash(of_loose)
 
 
 def test_installed_packages_and_ours_do_not_count_and_leave_no_note(tmp_path):
@@ -77,10 +77,10 @@ def test_installed_packages_and_ours_do_not_count_and_leave_no_note(tmp_path):
         "data": CONFIG["data"],
     }
 
-    assert own_code.own_code(targets({**named, "more": {"_target_": "json.loads"}})) == {}
+    assert user_code.user_code(targets({**named, "more": {"_target_": "json.loads"}})) == {}
     assert code_hash({}) is None
-    own_code.record_code({}, tmp_path, tmp_path)
-    assert own_code.read_hashes(tmp_path) == [*tmp_path.iterdir()] == []
+    user_code.record_code({}, tmp_path, tmp_path)
+    assert user_code.read_hashes(tmp_path) == [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.usefixtures("project")
@@ -93,7 +93,7 @@ def test_packages_of_another_environment_on_the_path_do_not_count(name, tmp_path
     (folder / "single.py").touch()
     monkeypatch.syspath_prepend(str(folder))
 
-    assert own_code.own_code(["theirs.Net", "single.Net"]) == {}
+    assert user_code.user_code(["theirs.Net", "single.Net"]) == {}
 
 
 def test_any_change_of_a_source_changes_the_hash(project, tmp_path):
@@ -116,11 +116,11 @@ def test_an_attempt_that_resumes_notes_the_sources_before_its_own_too(tmp_path, 
         (project / "nets" / "net.py").write_text(f"WIDTH = {min(number, 2)}\n")
         folder.mkdir()
         before = folders[number - 1] if number else None
-        own_code.record_code(code(), folder, tmp_path, resumed=before)
+        user_code.record_code(code(), folder, tmp_path, resumed=before)
 
-    assert own_code.read_code(code_hash(code()), tmp_path) == code()
-    assert own_code.read_code("other", tmp_path) == {}
-    hashes = [own_code.read_hashes(folder) for folder in folders]
+    assert user_code.read_code(code_hash(code()), tmp_path) == code()
+    assert user_code.read_code("other", tmp_path) == {}
+    hashes = [user_code.read_hashes(folder) for folder in folders]
     first, second, third = hashes[2][::-1]
     assert len({first, second, third}) == 3
     assert hashes == [[first], [second, first], [third, second, first], [third, second, first]]
@@ -139,4 +139,4 @@ def test_a_package_installed_for_editing_is_the_users(tmp_path, monkeypatch):
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
 
-    assert list(own_code.own_code(["edited.Net"])) == ["loose.py"]
+    assert list(user_code.user_code(["edited.Net"])) == ["loose.py"]

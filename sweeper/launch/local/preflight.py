@@ -76,6 +76,6 @@ def count_data(group: Mapping[str, Any]) -> dict[str, Any]:
     """
     if "root" not in group:  # no file is read
         return dict(group)
-    from lightning_modules.data.on_disk import fill_counts  # numpy and pyarrow: 0.3 s
+    from lightning_modules.data.image_files import fill_counts  # numpy and pyarrow: 0.3 s
 
     return fill_counts(group)

@@ -16,9 +16,9 @@ from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.critical_batch import critical_batch, doubling_batch
 from analysis.stats.laws import compare_rules, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
+from analysis.stats.outliers import drop_wild, find_wild
 from analysis.stats.pairs import compare
 from analysis.stats.replicates import Replicates
-from analysis.stats.wild import drop_wild, find_wild
 from analysis.tables.metric import ACCURACY
 
 WILD = "seed 2 at 1,024"

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from sweeper.spec.identity import Words, run_id, with_spans, words
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
+from sweeper.store.file_names import RowFile
 from sweeper.store.ledger import Ledger
-from sweeper.store.row_file import RowFile
 
 #: Groups whose settings are the user's own; other keys are swept on purpose.
 _OWN = ("data.", "model.", "module.", "trainer.")
 _MOST_SETTINGS = 3  # that are named
 
 
-def find_near_runs(
+def find_equivalent_runs(
     specs: Mapping[str, RunSpec], ended: Mapping[str, RowFile], ledger: Ledger
 ) -> tuple[dict[str, str], list[str]]:
     """Compare the new runs of a grid with the finished runs that are not in it.
