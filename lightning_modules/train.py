@@ -66,9 +66,9 @@ from lightning_modules.process.world import check_world, has_exchange
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import call_once_layers_exist, run_class
 from sweeper.spec import config as settings
-from sweeper.spec.method_checks import noise_span
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec
+from sweeper.spec.spans import noise_span
 from sweeper.spec.worker_args import PROGRESS, kept_checkpoint
 from sweeper.store.step_progress import StepProgress
 

@@ -15,8 +15,8 @@ from lightning_modules.process.user_errors import describe_error
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
 from sweeper.spec.config import RunConfig
-from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.spans import gradient_span
 from sweeper.spec.worker_args import CHECKPOINT
 
 # Optimizer state is allocated at the first step and coexists with the activations at the second;

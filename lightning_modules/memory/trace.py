@@ -19,7 +19,6 @@ from lightning_modules.memory.short_run import least_micro_batch, train_short_ru
 from lightning_modules.process.device import peak_of_process_gib
 from lightning_modules.run_class import do_nothing, run_class
 from sweeper.spec.config import RunConfig
-from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_memory import (
     ACTIVATIONS,
     CLASSES,
@@ -30,6 +29,7 @@ from sweeper.spec.run_memory import (
     MemoryTrace,
 )
 from sweeper.spec.run_spec import run_spec
+from sweeper.spec.spans import gradient_span
 from sweeper.upstream.torchs import (
     FakeAnswers,
     TorchDispatchMode,

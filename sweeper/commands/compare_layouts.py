@@ -31,10 +31,10 @@ from sweeper.launch.local.slots import inspect_machine
 from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.config import RunConfig
-from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.outcomes import DONE, RUN_FAILED
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.sentences import several
+from sweeper.spec.spans import gradient_span
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.ledger import Ledger
 

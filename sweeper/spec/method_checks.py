@@ -6,63 +6,19 @@ from typing import Any
 
 from sweeper.spec.batch import split_global_batch
 from sweeper.spec.config import Hierarchical, PostLocalSGD, RunConfig, is_ours
-from sweeper.spec.identity import MICRO
-from sweeper.spec.schedules import Growing, GrowingBatch, OwnSchedule
+from sweeper.spec.exclusions import check_exclusions
+from sweeper.spec.schedules import GrowingBatch
 from sweeper.spec.sentences import printable
+from sweeper.spec.spans import method_spans
 from sweeper.spec.trainer_settings import check_trainer
-
-
-def gradient_span(config: RunConfig) -> int | None:
-    """Examples whose mean gradient a method uses separately; None if no method does.
-
-    Like the BatchNorm span, it is part of the experiment and not of the layout: it fixes the
-    micro-batch, so that every layout gives the same statistics [examples].
-    """
-    return next(iter(_spans(config).values()), None)
-
-
-def noise_span(config: RunConfig) -> int | None:
-    """Examples in each part whose gradient enters the noise estimate; None if it is not measured.
-
-    Like the BatchNorm span, it is a property of the run and not of its layout [examples].
-    """
-    is_needed = config.noise_span is None and needs_noise(config)
-    return config.base_batch if is_needed else config.noise_span
-
-
-def needs_noise(config: RunConfig) -> bool:
-    """Whether the batch or the learning rate depends on the measured noise."""
-    schedule = config.schedule
-    is_measured = isinstance(schedule, GrowingBatch) and schedule.growth == "measured"
-    return is_measured or config.lr_rule.name == "adascale"
-
-
-def takes_micro_batches_whole(config: RunConfig) -> bool:
-    """Whether BatchNorm, the loss or a method uses each micro-batch as a unit.
-
-    Its size is then part of the experiment, so a machine's memory must not choose it.
-    """
-    is_whole = any(getattr(config, key) == "micro" for key in MICRO)
-    return is_whole or gradient_span(config) is not None
-
-
-def _spans(config: RunConfig) -> dict[str, int]:
-    """By config key, the examples per part of methods that use gradients of parts of the batch."""
-    noise_key = "base_batch" if config.noise_span is None else "noise_span"
-    asked = {
-        "optimizer.gradient_span": config.optimizer.gradient_span,
-        "perturbation.gradient_span": getattr(config.perturbation, "gradient_span", None),
-        noise_key: noise_span(config),
-    }
-    return {key: span for key, span in asked.items() if span is not None}
 
 
 def check_methods(config: RunConfig) -> None:
     """Refuse methods that cannot be combined; ValueError with a rule, the value and a remedy."""
     check_trainer(config.trainer)
     check_precision(config, has_gpu=config.accelerator != "cpu")
-    checks = (_optimizer_faults, _module_faults, _span_faults, _hook_faults, _reproducible_faults)
-    for find_faults in (*checks, _clock_faults, _delay_faults):
+    check_exclusions(config)
+    for find_faults in (_optimizer_faults, _module_faults, _span_faults, _hook_faults):
         for sentence in find_faults(config):
             raise ValueError(printable(sentence))
 
@@ -105,36 +61,24 @@ def check_precision(config: RunConfig, *, has_gpu: bool) -> None:
 
 
 def check_branch(config: RunConfig, *, is_counted: bool) -> None:
-    """Refuse a branch with what does not go on at another batch; ValueError with a remedy.
+    """Refuse a branch that has no place to begin at; ValueError with a remedy.
 
     Args:
         config: of the run.
         is_counted: whether its data have an order of their own.
     """
-    if config.branch is None:
+    if not (branch := config.branch):
         return
-    schedule = config.schedule
-    beside = {
-        **{key: True for key in config.lengths if key != "epochs"},
-        "warmup_unit": config.warmup_unit is not None,
-        f"schedule={schedule.name}": isinstance(schedule, Growing | OwnSchedule)
-        or getattr(schedule, "clock", "") == "warmup",
-        "lr_rule=adascale": config.lr_rule.name == "adascale",
-        "optimizer=module": config.keeps_own_optimizer,
-        "comm_hook=post_local_sgd": config.comm_hook.name == "post_local_sgd",
-        f"data={config.data.name}, which is iterable only": is_counted,
-    }
-    if names := ", ".join(name for name, is_set in beside.items() if is_set):
+    if is_counted:
         msg = (
-            "branch must be null with what counts in steps or examples, or depends on all steps "
-            f"since the start or on the ranks; got {names}. Remove branch, or change {names}."
+            "branch must be null with data that are iterable only, which begin at their start; got "
+            f"branch={branch.run}@{branch.epochs}, data={config.data.name}. Remove branch."
         )
         raise ValueError(msg)
-    if config.epochs is not None and config.epochs <= config.branch.epochs:
+    if config.epochs is not None and config.epochs <= branch.epochs:
         msg = (
             "epochs must be more than those of the branch's parent, from whose start they count; "
-            f"got epochs={config.epochs}, branch={config.branch.run}@{config.branch.epochs}. "
-            "Train longer."
+            f"got epochs={config.epochs}, branch={branch.run}@{branch.epochs}. Train longer."
         )
         raise ValueError(msg)
 
@@ -152,7 +96,7 @@ def check_growth(config: RunConfig, warmup_epochs: float) -> None:
 def _growth_faults(
     config: RunConfig, schedule: GrowingBatch, warmup_epochs: float
 ) -> Iterator[str]:
-    name, is_given = f"schedule={config.schedule.name}", config.schedule is schedule
+    is_given = config.schedule is schedule
     keys = {"seesaw": "schedule.at", "batch_warmup": "schedule.positions"}
     when = keys.get(config.schedule.name, "schedule.milestones")
     most = "schedule.max_batch" if is_given else "batch x schedule.factor for each growth"
@@ -167,60 +111,6 @@ def _growth_faults(
             f"{most} must be from batch={config.batch} to the epoch's {size} examples; "
             f"got {most}={schedule.max_batch}"
             f"{'' if is_given else f', schedule.factor={schedule.factor}'}. Change it."
-        )
-    if config.comm_hook.name == "post_local_sgd":
-        yield (
-            f"{name} needs gradients averaged over ranks at every step; got "
-            "comm_hook=post_local_sgd. Use comm_hook=all_reduce."
-        )
-    if config.lr_rule.name == "adascale":
-        yield (
-            f"{name} needs a learning rate that does not follow the batch during "
-            "training; got lr_rule=adascale. Use one of the two."
-        )
-
-
-def _clock_faults(config: RunConfig) -> Iterator[str]:
-    beside = {
-        "comm_hook=post_local_sgd": config.comm_hook.name == "post_local_sgd",
-        "lr_rule=adascale": config.lr_rule.name == "adascale",
-    }
-    if config.epochs is None or config.warmup_unit is not None:
-        keys = [*config.lengths, *(["warmup_unit"] if config.warmup_unit else [])]
-        used = {
-            f"schedule={config.schedule.name}": isinstance(config.schedule, Growing),
-            "lr_rule=adascale": config.lr_rule.name == "adascale",
-        }
-        if names := ", ".join(name for name, is_set in used.items() if is_set):
-            yield (
-                "what changes its batch or its length in training must count in epochs; got "
-                f"{names}, {', '.join(keys)}. Set epochs, and leave warmup_unit=epochs."
-            )
-    if config.evaluate_every is not None and any(beside.values()):
-        names = ", ".join(name for name, is_set in beside.items() if is_set)
-        yield (
-            "evaluate_every must be null with methods that average weights over ranks, or decide "
-            f"whether to end, after an epoch; got evaluate_every={config.evaluate_every}, {names}. "
-            "Remove evaluate_every."
-        )
-
-
-def _delay_faults(config: RunConfig) -> Iterator[str]:
-    beside = {
-        "gradient_clip": config.gradient_clip is not None,
-        "trainer.gradient_clip_val": "gradient_clip_val" in config.trainer.flags,
-        "lr_rule=adascale": config.lr_rule.name == "adascale",
-        f"optimizer={config.optimizer.name}": config.optimizer.gradient_span is not None,
-        "perturbation=sam": config.perturbation.name == "sam",
-        "schedule.growth=measured": getattr(config.schedule, "growth", None) == "measured",
-        "comm_hook=post_local_sgd": config.comm_hook.name == "post_local_sgd",
-        "precision=16-mixed": config.precision == "16-mixed",
-    }
-    names = ", ".join(name for name, is_set in beside.items() if is_set)
-    if config.gradient_delay is not None and names:
-        yield (
-            "gradient_delay must be null with methods that use the gradient of the step itself, or "
-            f"skip steps; got gradient_delay={config.gradient_delay}, {names}. Use one of the two."
         )
 
 
@@ -242,57 +132,16 @@ def _hook_faults(config: RunConfig) -> Iterator[str]:
             f"same number; got comm_hook.ranks_per_node={hook.ranks_per_node}, {ranks} ranks. "
             "Usually it equals devices."
         )
-    if not isinstance(hook, PostLocalSGD):
-        return
-    if ranks != hook.workers:
+    if isinstance(hook, PostLocalSGD) and ranks != hook.workers:
         yield (
             "devices x num_nodes must equal comm_hook.workers, each of which takes local steps; "
             f"got devices={config.devices}, num_nodes={config.num_nodes}, "
             f"comm_hook.workers={hook.workers}. Train on {hook.workers} ranks."
         )
-    beside = {
-        "ema_decay": config.ema_decay is not None,
-        "perturbation": config.perturbation.name == "conadv",
-        "precision": config.precision == "16-mixed",
-        "optimizer": config.optimizer.gradient_span is not None
-        or config.optimizer.averages_weights,
-        "noise_span": noise_span(config) is not None,
-        "loss_items": config.loss_items is not None,
-    }
-    if names := ", ".join(name for name, is_set in beside.items() if is_set):
-        yield (
-            "comm_hook=post_local_sgd cannot be combined with methods that keep one state for all "
-            "ranks: ema_decay, perturbation=conadv, precision=16-mixed, optimizers with a "
-            "gradient_span or with weights of their own to evaluate, a measured noise "
-            "(noise_span), a mean over all items (loss_items); "
-            f"got {names}. Change {names}, or use comm_hook=all_reduce."
-        )
-
-
-def _reproducible_faults(config: RunConfig) -> Iterator[str]:
-    if not config.reproducible:
-        return
-    if config.micro_batch == "auto":
-        yield (
-            "micro_batch must be a number with reproducible=true, the same on every layout, "
-            "because it changes the last bits; got micro_batch=auto. Set micro_batch."
-        )
-    beside = {
-        f"comm_hook={config.comm_hook.name}": config.comm_hook.name != "all_reduce",
-        "precision=16-mixed": config.precision == "16-mixed",
-        f"optimizer={config.optimizer.name}": config.optimizer.gradient_span is not None,
-        "a measured noise scale": noise_span(config) is not None,
-    }
-    if names := ", ".join(name for name, is_set in beside.items() if is_set):
-        yield (
-            "reproducible=true cannot be combined with methods that sum in another order or "
-            "rounding: a compressed or local communication hook, the loss scale of 16-mixed, "
-            f"methods that compare micro-batches; got {names}. Use others, or reproducible=null."
-        )
 
 
 def _span_faults(config: RunConfig) -> Iterator[str]:
-    if not (spans := _spans(config)):
+    if not (spans := method_spans(config)):
         return
     (key, span), *others = spans.items()
     for other, value in others:
@@ -324,11 +173,6 @@ def _span_faults(config: RunConfig) -> Iterator[str]:
             f"batch must contain at least two spans of {compared} examples, to compare "
             f"their gradients; got batch={config.batch}, {compared}={span}. "
             f"Set {lower} to {max(1, config.batch // 2)} or less."
-        )
-    if config.optimizer.gradient_span is not None and config.gradient_clip is not None:
-        yield (
-            "gradient_clip must be null with an optimizer that uses the gradients of parts of "
-            f"the batch; got gradient_clip={config.gradient_clip}. Remove gradient_clip."
         )
 
 
@@ -365,16 +209,6 @@ def _module_faults(config: RunConfig) -> Iterator[str]:
         )
     if config.ema_rule and config.ema_decay is None:
         yield "ema_rule=scaled needs an average; got ema_decay=null. Set ema_decay."
-    if config.wd_rule and config.lr_rule.name == "adascale":
-        yield (
-            "wd_rule=timescale needs a rate that is known before the run; got lr_rule=adascale. "
-            "Use wd_rule=none."
-        )
-    if config.gradient_clip is not None and "gradient_clip_val" in config.trainer.flags:
-        yield (
-            "gradient_clip and trainer.gradient_clip_val are one setting; got gradient_clip="
-            f"{config.gradient_clip} and a trainer.gradient_clip_val. Remove one of them."
-        )
     if config.metric != "val_accuracy" and config.metric_mode is None:
         yield (
             "metric_mode must be max or min with a metric of your own, to say which is better; "
@@ -393,11 +227,6 @@ def _own_optimizer_faults(config: RunConfig) -> Iterator[str]:
             "no_decay_on_norm_and_bias must be false with optimizer=module, where the module makes "
             "its own parameter groups; got true. Remove it, or choose an optimizer."
         )
-    if config.lr_rule.name == "adascale":
-        yield (
-            "lr_rule=adascale needs an optimizer whose rate it sets; got optimizer=module. "
-            "Choose an optimizer."
-        )
 
 
 def _optimizer_faults(config: RunConfig) -> Iterator[str]:
@@ -407,16 +236,6 @@ def _optimizer_faults(config: RunConfig) -> Iterator[str]:
         yield (
             "optimizer.lr must be left to the run, which sets it at each step; got "
             f"optimizer.lr={optimizer.settings['lr']!r}. Set base_lr, the rate at base_batch."
-        )
-    if optimizer.averages_weights and config.ema_decay is not None:
-        yield (
-            "ema_decay must be null with an optimizer that has weights of its own to evaluate; got "
-            f"optimizer={optimizer.name}, ema_decay={config.ema_decay}. Remove ema_decay."
-        )
-    if optimizer.averages_weights and config.lr_rule.name == "adam_sde":
-        yield (
-            "lr_rule=adam_sde needs an optimizer whose betas are all of its moments; got "
-            f"optimizer={optimizer.name}, whose first is of its average. Use lr_rule=half_life."
         )
     known = ("torch.optim.", "schedulefree.", "pytorch_optimizer.")
     if not (is_ours(optimizer.target) or optimizer.target.startswith(known)):

@@ -20,14 +20,7 @@ from sweeper.spec.batch import (
 from sweeper.spec.config import Facts, RunConfig, run_config
 from sweeper.spec.evaluations import Marks
 from sweeper.spec.lr_rules import Mappings, OwnRule, Scaling, peak_lr
-from sweeper.spec.method_checks import (
-    check_branch,
-    check_growth,
-    check_length,
-    check_methods,
-    gradient_span,
-    needs_noise,
-)
+from sweeper.spec.method_checks import check_branch, check_growth, check_length, check_methods
 from sweeper.spec.scaled_settings import map_settings, scaled_settings
 from sweeper.spec.schedule import LRSchedule, warmup_climb, warmup_length
 from sweeper.spec.schedules import (
@@ -37,6 +30,7 @@ from sweeper.spec.schedules import (
     build_decay,
 )
 from sweeper.spec.sentences import read_model
+from sweeper.spec.spans import gradient_span, needs_noise
 from sweeper.spec.values import LARGEST
 
 #: A run whose epochs take longer than this is saved within them, unless `checkpoint_every` is set.

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sweeper.spec.batch import nearest_splitting_well, usable_micro_batches
 from sweeper.spec.identity import MICRO
-from sweeper.spec.method_checks import gradient_span
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
+from sweeper.spec.spans import gradient_span
 
 _LISTED = 6
 #: Micro-batches below this part of the largest possible deserve a warning.

@@ -23,11 +23,11 @@ from typing import Any
 from sweeper.spec.batch import usable_micro_batches
 from sweeper.spec.config import RunConfig
 from sweeper.spec.identity import targets
-from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import CPU, DEVICE, Device, MemoryTrace, cost_settings
 from sweeper.spec.run_spec import RunSpec, with_micro_batch
 from sweeper.spec.sentences import several
+from sweeper.spec.spans import takes_micro_batches_whole
 from sweeper.store.attempt import Attempt
 from sweeper.store.publish import publish_json, read_mapping, skip_if_forbidden
 from sweeper.store.user_code import code_hash, user_code

@@ -27,9 +27,9 @@ from sweeper.launch.ranks import (
 from sweeper.launch.shared_memory import shared_folder
 from sweeper.planning.plan import Event, Task, Tasks, known_tasks
 from sweeper.spec.batch import smaller_micro_batch
-from sweeper.spec.method_checks import takes_micro_batches_whole
 from sweeper.spec.outcomes import MAY_GO_ON, Outcome
 from sweeper.spec.run_spec import run_spec
+from sweeper.spec.spans import takes_micro_batches_whole
 from sweeper.spec.warnings import slow_split
 from sweeper.store.attempt import Attempt, End, Open, attempt_state
 from sweeper.store.lease import was_taken_over

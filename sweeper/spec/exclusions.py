@@ -1,0 +1,191 @@
+"""What excludes what among methods: one table, each row with its reason; the docs print it."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from sweeper.spec.config import RunConfig
+from sweeper.spec.schedules import Growing, OwnSchedule
+from sweeper.spec.sentences import printable
+from sweeper.spec.spans import noise_span
+
+
+class Exclusion(NamedTuple):
+    """A method, those it cannot be combined with (a comma between), the reason, and a remedy."""
+
+    method: str
+    others: str
+    rule: str
+    remedy: str
+
+
+def find_methods(config: RunConfig) -> dict[str, str]:
+    """By method that a config asks for, the words that ask for it."""
+    rule, schedule, optimizer = config.lr_rule.name, config.schedule, config.optimizer
+    hook, perturbation, branch = config.comm_hook.name, config.perturbation.name, config.branch
+    counted = [f"{key}={number}" for key, number in config.lengths.items() if key != "epochs"]
+    counted += [f"warmup_unit={config.warmup_unit}"] * bool(config.warmup_unit)
+    begun = branch and f"branch={branch.run}@{branch.epochs}"
+    clipped = "gradient_clip_val" in config.trainer.flags
+    is_late = getattr(schedule, "clock", "") == "warmup"
+    noise = f"noise_span={config.noise_span}" if config.noise_span else "a measured noise scale"
+    asked: dict[str, tuple[str | None, object]] = {
+        "AdaScale": ("lr_rule=adascale", rule == "adascale"),
+        "adam_sde": ("lr_rule=adam_sde", rule == "adam_sde"),
+        "a branch": (begun, branch),
+        "a growing batch": (f"schedule={schedule.name}", isinstance(schedule, Growing)),
+        "growth by noise": (
+            "schedule.growth=measured",
+            getattr(schedule, "growth", "") == "measured",
+        ),
+        "a user's schedule": (f"schedule={schedule.name}", isinstance(schedule, OwnSchedule)),
+        "a decay from the warmup's end": (f"schedule={schedule.name}", is_late),
+        "steps or examples": (", ".join(counted), counted),
+        "evaluate_every": (
+            f"evaluate_every={config.evaluate_every}",
+            config.evaluate_every is not None,
+        ),
+        "EMA": (f"ema_decay={config.ema_decay}", config.ema_decay is not None),
+        "an averaging optimizer": (f"optimizer={optimizer.name}", optimizer.averages_weights),
+        "an optimizer of parts": (
+            f"optimizer={optimizer.name}",
+            optimizer.gradient_span is not None,
+        ),
+        "the module's optimizers": ("optimizer=module", config.keeps_own_optimizer),
+        "wd_rule=timescale": (f"wd_rule={config.wd_rule}", config.wd_rule),
+        "gradient_clip": (
+            f"gradient_clip={config.gradient_clip}",
+            config.gradient_clip is not None,
+        ),
+        "the Trainer's clipping": ("trainer.gradient_clip_val", clipped),
+        "gradient_delay": (
+            f"gradient_delay={config.gradient_delay}",
+            config.gradient_delay is not None,
+        ),
+        "SAM": ("perturbation=sam", perturbation == "sam"),
+        "ConAdv": ("perturbation=conadv", perturbation == "conadv"),
+        "16-mixed": ("precision=16-mixed", config.precision == "16-mixed"),
+        "measured noise": (noise, noise_span(config) is not None),
+        "loss_items": (f"loss_items={config.loss_items}", config.loss_items is not None),
+        "post-local SGD": ("comm_hook=post_local_sgd", hook == "post_local_sgd"),
+        "a communication hook": (f"comm_hook={hook}", hook != "all_reduce"),
+        "micro_batch=auto": ("micro_batch=auto", config.micro_batch == "auto"),
+        "reproducible=true": ("reproducible=true", config.reproducible),
+    }
+    return {name: str(words) for name, (words, is_asked) in asked.items() if is_asked}
+
+
+EXCLUSIONS = (
+    Exclusion(
+        "a branch",
+        "steps or examples, a growing batch, a user's schedule, a decay from the warmup's end, "
+        "AdaScale, the module's optimizers, post-local SGD",
+        "branch must be null with what counts in steps or examples, or depends on all steps since "
+        "the start or on the ranks",
+        "Remove one of them.",
+    ),
+    Exclusion(
+        "steps or examples",
+        "a growing batch, AdaScale",
+        "what changes its batch or its length in training must count in epochs",
+        "Set epochs, and leave warmup_unit=epochs.",
+    ),
+    Exclusion(
+        "a growing batch",
+        "AdaScale",
+        "a growing batch needs a learning rate that does not follow the batch during training",
+        "Use one of the two.",
+    ),
+    Exclusion(
+        "evaluate_every",
+        "post-local SGD, AdaScale",
+        "evaluate_every must be null with methods that average weights over ranks, or decide "
+        "whether to end, after an epoch",
+        "Remove evaluate_every.",
+    ),
+    Exclusion(
+        "gradient_delay",
+        "gradient_clip, the Trainer's clipping, AdaScale, an optimizer of parts, SAM, "
+        "growth by noise, post-local SGD, 16-mixed",
+        "gradient_delay must be null with methods that use the gradient of the step itself, or "
+        "skip steps",
+        "Use one of the two.",
+    ),
+    Exclusion(
+        "post-local SGD",
+        "a growing batch, EMA, ConAdv, 16-mixed, an optimizer of parts, an averaging optimizer, "
+        "measured noise, loss_items",
+        "comm_hook=post_local_sgd cannot be combined with methods that keep one state for all "
+        "ranks, or need gradients averaged over ranks at every step",
+        "Remove the other, or use comm_hook=all_reduce.",
+    ),
+    Exclusion(
+        "reproducible=true",
+        "micro_batch=auto",
+        "micro_batch must be a number with reproducible=true, the same on every layout, because it "
+        "changes the last bits",
+        "Set micro_batch.",
+    ),
+    Exclusion(
+        "reproducible=true",
+        "a communication hook, 16-mixed, an optimizer of parts, measured noise",
+        "reproducible=true cannot be combined with methods that sum in another order or rounding: "
+        "a compressed or local communication hook, the loss scale of 16-mixed, methods that "
+        "compare micro-batches",
+        "Use others, or reproducible=null.",
+    ),
+    Exclusion(
+        "gradient_clip",
+        "an optimizer of parts",
+        "gradient_clip must be null with an optimizer that uses the gradients of parts of the "
+        "batch",
+        "Remove gradient_clip.",
+    ),
+    Exclusion(
+        "gradient_clip",
+        "the Trainer's clipping",
+        "gradient_clip and trainer.gradient_clip_val are one setting",
+        "Remove one of them.",
+    ),
+    Exclusion(
+        "an averaging optimizer",
+        "EMA",
+        "ema_decay must be null with an optimizer that has weights of its own to evaluate",
+        "Remove ema_decay.",
+    ),
+    Exclusion(
+        "adam_sde",
+        "an averaging optimizer",
+        "lr_rule=adam_sde needs an optimizer whose betas are all of its moments, and whose first "
+        "is not of its average",
+        "Use lr_rule=half_life.",
+    ),
+    Exclusion(
+        "AdaScale",
+        "the module's optimizers",
+        "lr_rule=adascale needs an optimizer whose rate it sets",
+        "Choose an optimizer.",
+    ),
+    Exclusion(
+        "wd_rule=timescale",
+        "AdaScale",
+        "wd_rule=timescale needs a rate that is known before the run",
+        "Use wd_rule=none.",
+    ),
+)
+
+
+def check_exclusions(config: RunConfig) -> None:
+    """Refuse methods that exclude each other; ValueError with the reason, both and a remedy."""
+    asked = find_methods(config)
+    for row in EXCLUSIONS:
+        others = [asked[name] for name in row.others.split(", ") if name in asked]
+        if row.method in asked and others:
+            words = ", ".join([asked[row.method], *others])
+            raise ValueError(printable(f"{row.rule}; got {words}. {row.remedy}"))
+
+
+def list_exclusions() -> Iterator[str]:
+    """The docs' table of methods that exclude each other, in lines of Markdown."""
+    yield from ("| method | not with | because |", "| --- | --- | --- |")
+    for row in EXCLUSIONS:
+        yield f"| {row.method} | {row.others} | {row.rule} |"
