@@ -20,28 +20,21 @@ from lightning_modules.callbacks.checkpoint import (
     Stopped,
     StopRequest,
 )
-from lightning_modules.callbacks.concurrent_adversary import ConAdv
 from lightning_modules.callbacks.curve import Clock, Curve, StepReport
 from lightning_modules.callbacks.distance import DistanceFromStart
 from lightning_modules.callbacks.divergence import Divergence, find_divergence
 from lightning_modules.callbacks.epoch_means import Evaluation, TrainingMetrics
 from lightning_modules.callbacks.evaluated_weights import EvaluatedWeights
 from lightning_modules.callbacks.follow_plan import FollowPlan
-from lightning_modules.callbacks.gradient_delay import GradientDelay
 from lightning_modules.callbacks.learning_rate import learning_rate
-from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.logged_metrics import LoggedValues
 from lightning_modules.callbacks.loggers import Mirror
 from lightning_modules.callbacks.loss_items import LossItems
-from lightning_modules.callbacks.means_over_parts import PartMeans
 from lightning_modules.callbacks.measured_noise import GradientNoise, build_growth
 from lightning_modules.callbacks.mid_epoch_resume import MidEpochResume
 from lightning_modules.callbacks.running_statistics import RunningStatistics
-from lightning_modules.callbacks.sam import SAM
 from lightning_modules.callbacks.update_angle import UpdateAngle
 from lightning_modules.callbacks.user_schedulers import OwnSchedulers
-from lightning_modules.callbacks.variance_reduction import WeighGradients
-from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.loaders import run_loaders
 from lightning_modules.data.randomness import seed_everything
 from lightning_modules.gradients.ddp_hooks import DDP_SETTINGS, build_exchange
@@ -50,6 +43,13 @@ from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.sync_group import sync_group
+from lightning_modules.methods.concurrent_adversary import ConAdv
+from lightning_modules.methods.gradient_delay import GradientDelay
+from lightning_modules.methods.local_sgd import PostLocalSGD
+from lightning_modules.methods.means_over_parts import PartMeans
+from lightning_modules.methods.sam import SAM
+from lightning_modules.methods.variance_reduction import WeighGradients
+from lightning_modules.methods.weight_average import WeightAverage
 from lightning_modules.modules.classifier import Classifier, build_classifier
 from lightning_modules.modules.components import (
     instantiate_component,

@@ -4,7 +4,7 @@ import json
 import math
 import multiprocessing
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from lightning_modules.trial import measured_facts
 from sweeper.commands.user_facts import fill_config
 from sweeper.spec.guarantee_names import SAME, missing
 from sweeper.spec.run_spec import run_spec
+from sweeper.spec.spans import gradient_span
 
 #: Settings of a layout, by its name; ranks are processes.
 LAYOUTS = {
@@ -32,9 +33,18 @@ Trained = tuple[dict[str, torch.Tensor], list[float]]  # weights at the end; the
 
 def accept(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """By name: what is guaranteed, and how far layouts and a plain Trainer are from one another."""
+    return _in_a_process(_compare, configs)
+
+
+def accept_layouts(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, float | None]]:
+    """By name and layout, how far it is from one micro-batch; `resumed` from the same layout."""
+    return _in_a_process(_compare_layouts, configs)
+
+
+def _in_a_process(compare: Callable[..., Any], configs: Mapping[str, dict[str, Any]]) -> Any:
     context = multiprocessing.get_context("forkserver")
     receive, send = context.Pipe(duplex=False)
-    process = context.Process(target=_accept, args=(send, configs))
+    process = context.Process(target=_accept, args=(send, compare, configs))
     process.start()
     send.close()
     answer = receive.recv()
@@ -42,8 +52,28 @@ def accept(configs: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return answer
 
 
-def _accept(pipe: Any, configs: Mapping[str, dict[str, Any]]) -> None:
-    pipe.send({name: _compare(config) for name, config in configs.items()})
+def _accept(pipe: Any, compare: Callable[..., Any], configs: Mapping[str, Any]) -> None:
+    pipe.send({name: compare(config) for name, config in configs.items()})
+
+
+def _compare_layouts(config: dict[str, Any]) -> dict[str, float | None]:
+    span = gradient_span(run_spec(config | {"micro_batch": "auto"}).config)
+    layouts = {
+        "whole": {"micro_batch": span or config["batch"]},
+        "parts": {"micro_batch": span or 24},
+        "ranks": {"micro_batch": 24, "devices": 2},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        trained = {
+            name: _train(config, layout, Path(folder, name)) for name, layout in layouts.items()
+        }
+        cut = Path(folder, "resumed")
+        _train(config, layouts["parts"], cut, stop_after=1)
+        resumed = _train(config, layouts["parts"], cut)
+    whole = trained.pop("whole")
+    assert whole is not None
+    far = {name: _distance(whole, other) for name, other in trained.items()}
+    return {**far, "resumed": _distance(trained["parts"], resumed)}
 
 
 def _compare(config: dict[str, Any]) -> dict[str, Any]:
@@ -63,31 +93,42 @@ def _compare(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _train(config: dict[str, Any], layout: dict[str, Any], folder: Path) -> Trained | None:
-    folder.mkdir()
+def _train(
+    config: dict[str, Any], layout: dict[str, Any], folder: Path, stop_after: int | None = None
+) -> Trained | None:
+    folder.mkdir(exist_ok=True)
     ranks = layout.get("devices", 1)
     changed = {**config, **layout}
     return measured_facts._in_forks(
-        *(partial(_train_rank, changed, folder, rank, ranks) for rank in range(ranks))
+        *(partial(_train_rank, changed, folder, rank, ranks, stop_after) for rank in range(ranks))
     )[0]
 
 
-def _train_rank(config: dict[str, Any], folder: Path, rank: int, ranks: int) -> Trained | None:
-    """None if the run is refused, fails or diverges."""
+def _train_rank(
+    config: dict[str, Any], folder: Path, rank: int, ranks: int, stop_after: int | None
+) -> Trained | None:
+    """None if the run is refused, fails, diverges or is stopped."""
+
+    def stop(rows: Any) -> None:
+        if any(row["epoch"] == stop_after for row in rows):
+            raise InterruptedError
+
     quieten()
-    (own := folder / f"rank-{rank}").mkdir()
+    (own := folder / f"rank-{rank}").mkdir(exist_ok=True)
     checkpoint = folder / "checkpoint.ckpt"
     measured_facts._join_ranks(folder, rank, ranks)
-    context = RankContext(rank=rank, folder=own, checkpoint=checkpoint, on_epoch=lambda rows: None)
+    context = RankContext(rank=rank, folder=own, checkpoint=checkpoint, on_epoch=stop)
     try:
         record = train(run_spec(config), context)
     except Exception as error:  # noqa: BLE001  what a habit raises on a layout is no result
-        print(error)  # noqa: T201
+        if not isinstance(error, InterruptedError):
+            print(error)  # noqa: T201
         return None
     if record["outcome"] != "finished":
         return None
     weights = torch.load(checkpoint, weights_only=False)["state_dict"]
-    return weights, [row["metrics"]["val/loss"] for row in record["curve"]]
+    curve = record["curve"]
+    return weights, [row["val_loss"] or row["metrics"]["val/loss"] for row in curve]
 
 
 def _train_plain(config: dict[str, Any], folder: Path) -> Trained | None:

@@ -13,8 +13,8 @@ from line import Line, constant_batches, train_line
 from pytorch_lightning.callbacks import Callback
 
 from lightning_modules.callbacks.checkpoint import LaunchersSigterm, StopRequest
-from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.gradients.ddp_hooks import Hierarchy
+from lightning_modules.methods.local_sgd import PostLocalSGD
 from lightning_modules.train import RankContext, train
 from sweeper.spec.run_spec import run_spec
 

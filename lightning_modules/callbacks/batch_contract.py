@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule, Trainer
 
-from lightning_modules.callbacks.steps import AroundEvaluation, ends_step
 from lightning_modules.data.batch_counts import count_examples
+from lightning_modules.modules.steps import AroundEvaluation, ends_step
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.world import all_reduce, gather_states, user_state
 from lightning_modules.rank_plan import RankPlan

@@ -16,8 +16,8 @@ from pytorch_lightning.callbacks import Callback, Checkpoint
 
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.callbacks.curve import Clock
-from lightning_modules.callbacks.steps import ends_step, is_in_epoch
 from lightning_modules.modules.classifier import Classifier
+from lightning_modules.modules.steps import ends_step, is_in_epoch
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.saved_classes import drop_hyperparameters
 from lightning_modules.process.world import num_ranks

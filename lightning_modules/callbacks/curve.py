@@ -14,7 +14,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
 from lightning_modules.callbacks.batch_contract import BatchContract
-from lightning_modules.callbacks.steps import AroundEvaluation, current_lrs, ends_step, is_in_epoch
+from lightning_modules.modules.steps import AroundEvaluation, current_lrs, ends_step, is_in_epoch
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.noise import NOISE_COLUMNS
 from sweeper.store.publish import flush_to_disk

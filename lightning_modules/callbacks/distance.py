@@ -6,7 +6,7 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
-from lightning_modules.callbacks.steps import AroundEvaluation
+from lightning_modules.modules.steps import AroundEvaluation
 from lightning_modules.run_class import call_once_layers_exist
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
-from lightning_modules.callbacks.local_sgd import PostLocalSGD
 from lightning_modules.callbacks.measured_noise import GradientNoise
-from lightning_modules.callbacks.steps import (
+from lightning_modules.methods.local_sgd import PostLocalSGD
+from lightning_modules.modules.steps import (
     AroundEvaluation,
     current_lrs,
     ends_step,

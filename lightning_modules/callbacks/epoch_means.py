@@ -9,7 +9,9 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lightning_modules.callbacks.loss_items import LossItems
-from lightning_modules.callbacks.steps import (
+from lightning_modules.data.batch_counts import count_examples
+from lightning_modules.methods.weight_average import WeightAverage
+from lightning_modules.modules.steps import (
     AroundEvaluation,
     end_evaluation,
     ends_step,
@@ -17,8 +19,6 @@ from lightning_modules.callbacks.steps import (
     list_loaders,
     val_loader,
 )
-from lightning_modules.callbacks.weight_average import WeightAverage
-from lightning_modules.data.batch_counts import count_examples
 from lightning_modules.process.device import is_out_of_memory
 from lightning_modules.process.world import all_reduce, gather_states, num_ranks, user_state
 from sweeper.upstream.lightnings import (

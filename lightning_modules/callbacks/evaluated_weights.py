@@ -11,11 +11,11 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
-from lightning_modules.callbacks.extra_pass import call_training_step
-from lightning_modules.callbacks.steps import ends_step
 from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import PlainBatchNorm, ghost_batchnorms
+from lightning_modules.modules.extra_pass import call_training_step
 from lightning_modules.modules.run_trainer import RunTrainer
+from lightning_modules.modules.steps import ends_step
 from lightning_modules.process.world import num_ranks
 
 

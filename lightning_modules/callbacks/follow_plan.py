@@ -6,11 +6,11 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.callbacks.steps import ends_step, val_loader
 from lightning_modules.data.batch_counts import count_examples
 from lightning_modules.data.randomness import STEP_DRAWS, VALIDATION, seed_draws
 from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.keyed_dropout import check_draws, generator_state
+from lightning_modules.modules.steps import ends_step, val_loader
 from lightning_modules.rank_plan import RankPlan
 
 

@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torchmetrics import Metric
 
-from lightning_modules.callbacks.steps import AroundEvaluation, val_loader
+from lightning_modules.modules.steps import AroundEvaluation, val_loader
 from lightning_modules.process.world import gather_states, num_ranks, user_state
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class

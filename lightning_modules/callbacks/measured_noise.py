@@ -8,8 +8,8 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch.optim import Optimizer
 
-from lightning_modules.callbacks.steps import AroundEvaluation, gradient_norm
 from lightning_modules.gradients.micro_gradients import MicroGradients
+from lightning_modules.modules.steps import AroundEvaluation, gradient_norm
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.noise import (
     NOISE_COLUMNS,

@@ -6,9 +6,9 @@ from typing import Any
 from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
-from lightning_modules.callbacks.steps import AroundEvaluation
 from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
+from lightning_modules.modules.steps import AroundEvaluation
 from lightning_modules.process.world import gather_states, user_state
 from lightning_modules.rank_plan import RankPlan
 

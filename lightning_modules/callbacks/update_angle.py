@@ -7,7 +7,7 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
-from lightning_modules.callbacks.steps import AroundEvaluation, ends_step
+from lightning_modules.modules.steps import AroundEvaluation, ends_step
 from sweeper.store.schema import ANGLE_COLUMNS
 
 

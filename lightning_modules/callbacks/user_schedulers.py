@@ -6,7 +6,7 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
-from lightning_modules.callbacks.steps import AroundEvaluation, ends_step
+from lightning_modules.modules.steps import AroundEvaluation, ends_step
 from lightning_modules.process.world import all_reduce, num_ranks
 from sweeper.upstream.lightnings import is_validated
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torchmetrics import Metric
 
-from lightning_modules.callbacks.extra_pass import call_without_logs
 from lightning_modules.callbacks.loss_items import LossItems
+from lightning_modules.modules.extra_pass import call_without_logs
 from lightning_modules.train import RankContext, train
 from sweeper.spec.config import RunConfig
 from sweeper.spec.run_spec import run_spec

@@ -1,9 +1,11 @@
 """Images in folders or parquet files, and what a plan can know about data on disk without torch."""
 
 import bisect
+import hashlib
+import io
 import os
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from PIL import Image
 
 from lightning_modules.data.tokens import embedded_version, load_tokens
 from sweeper.spec.sentences import read_model
-from sweeper.spec.values import Count, Settings, Switch, Text
+from sweeper.spec.values import Count, Fraction, Settings, Switch, Text
 
 _SHOWN = 10
 
@@ -71,27 +74,40 @@ class FolderImages:
     """The images of a split: ``root/split/class/.../image``; classes are numbered by their names.
 
     The root holds train and val, with the same classes; with `num_classes` None, whatever classes
-    there are. Labels are of shape (n,).
+    there are. With a `val_fraction` it holds the classes themselves, and a file is for validation
+    by a hash of its path below the root, which files that are added later do not change. Labels
+    are of shape (n,).
 
     Raises:
         ValueError: if the folder is missing, has other classes than it should, or an empty class.
     """
 
-    def __init__(self, root: Path, split: str, *, num_classes: int | None) -> None:
-        classes = check_classes(root, num_classes)
+    def __init__(
+        self, root: Path, split: str, *, num_classes: int | None, val_fraction: float | None = None
+    ) -> None:
+        if val_fraction is None:
+            classes, folder = check_classes(root, num_classes), root / split
+        else:
+            classes, folder = _list_classes(root, num_classes), root
         files = [
             sorted(
-                os.path.join(parent, name)  # noqa: PTH118  a million paths: Path objects are slow
-                for parent, _, names in os.walk(root / split / kind)
+                path
+                for parent, _, names in os.walk(folder / kind)
                 for name in names
                 if name.lower().endswith(_ENDINGS)
+                # A million paths: Path objects are slow.
+                for path in [os.path.join(parent, name)]  # noqa: PTH118
+                if val_fraction is None or split == _split_of(path, root, val_fraction)
             )
             for kind in classes
         ]
         for kind, paths in zip(classes, files, strict=True):
             if not paths:
+                share = f" for {split} at data.val_fraction={val_fraction}" * (
+                    val_fraction is not None
+                )
                 msg = (
-                    f"every class must have images; {root / split / kind} has none. Complete the "
+                    f"every class must have images; {folder / kind} has none{share}. Complete the "
                     "data or remove it."
                 )
                 raise ValueError(msg)
@@ -106,6 +122,11 @@ class FolderImages:
     def name(self, row: int) -> str:
         """The path of an image."""
         return os.fsdecode(self._files[row])
+
+
+def _split_of(path: str, root: Path, val_fraction: float) -> str:
+    digest = hashlib.blake2b(os.path.relpath(path, root).encode(), digest_size=8).digest()
+    return "val" if int.from_bytes(digest, "big") < val_fraction * 2**64 else "train"
 
 
 def check_classes(root: Path, num_classes: int | None) -> list[str]:
@@ -131,7 +152,8 @@ def _list_classes(folder: Path, num_classes: int | None) -> list[str]:
     if not folder.is_dir():
         msg = (
             f"data.root must hold the folders train and val, with a folder per class in each; "
-            f"{folder} does not exist. Put the images there or set data.root."
+            f"{folder} does not exist. Put the images there, set data.root, or set "
+            "data.val_fraction=0.1 where the root holds the classes."
         )
         raise ValueError(msg)
     classes = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
@@ -270,7 +292,11 @@ _FEW = 200_000
 
 
 def open_images(
-    root: Path, source: str, split: str, num_classes: int | None
+    root: Path,
+    source: str,
+    split: str,
+    num_classes: int | None,
+    val_fraction: float | None = None,
 ) -> FolderImages | ParquetImages:
     """The images of a split, from folders of classes or from parquet.
 
@@ -278,7 +304,13 @@ def open_images(
         ValueError: if there are none, or the source is neither of the two.
     """
     if source == "folder":
-        return FolderImages(root, split, num_classes=num_classes)
+        return FolderImages(root, split, num_classes=num_classes, val_fraction=val_fraction)
+    if val_fraction is not None:
+        msg = (
+            f"data.val_fraction must be null with parquet files, whose names say the split; got "
+            f"data.val_fraction={val_fraction}. Remove it, or use data.source=folder."
+        )
+        raise ValueError(msg)
     if source != "parquet":
         msg = f"data.source must be folder or parquet; got data.source={source!r}."
         raise ValueError(msg)
@@ -313,19 +345,47 @@ class _Images(Settings, extra="allow"):
     num_classes: Count | None
     num_train_examples: Count | None
     num_val_examples: Count | None
+    val_fraction: Fraction | None = None
+    size: Count | None = None
+    resize: Count | None = None
 
     def counts(self) -> dict[str, int]:
-        """Classes, and images of each split; images of a huge folder are counted by its runs."""
+        """Classes, and images of each split; images of a huge folder are counted by its runs.
+
+        A size that is not given is ImageNet's, or that of the images where they are smaller.
+        """
         stated = (self.num_train_examples or 0) + (self.num_val_examples or 0)
+        root, of, size = Path(self.root), self.num_classes, self.size or _SIZE
         if self.source == "folder" and stated > _FEW:
-            return {"num_classes": len(check_classes(Path(self.root), self.num_classes))}
-        root, of = Path(self.root), self.num_classes
-        train, val = (open_images(root, self.source, s, of).labels for s in ("train", "val"))
-        return {
-            "num_classes": int(train.max()) + 1,
-            "num_train_examples": len(train),
-            "num_val_examples": len(val),
-        }
+            found = {"num_classes": len(check_classes(root, of))}
+        else:
+            train, val = (
+                open_images(root, self.source, split, of, self.val_fraction)
+                for split in ("train", "val")
+            )
+            found = {
+                "num_classes": int(train.labels.max()) + 1,
+                "num_train_examples": len(train.labels),
+                "num_val_examples": len(val.labels),
+            }
+            size = self.size or min(_SIZE, _shorter_side(train))
+        given = {"size": self.size, "resize": self.resize}
+        sizes = {"size": size, "resize": 256 if size == _SIZE else size}
+        return found | {key: number for key, number in sizes.items() if given[key] is None}
+
+
+#: Of ImageNet's training images [pixels].
+_SIZE = 224
+
+
+def _shorter_side(images: FolderImages | ParquetImages, sample: int = 32) -> int:
+    """The median of the shorter sides of images from all over a split, those that open [pixels]."""
+    rows = np.linspace(0, len(images.labels) - 1, min(sample, len(images.labels))).astype(int)
+    sides = list[int]()
+    for row in rows.tolist():
+        with suppress(OSError, ValueError), Image.open(io.BytesIO(images.read_bytes(row))) as image:
+            sides.append(min(image.size))
+    return int(np.median(sides or [_SIZE]))
 
 
 class _SmallImages(Settings, extra="allow"):

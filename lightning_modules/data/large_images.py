@@ -49,7 +49,8 @@ class LargeImages:
     (``train/class/*.jpeg``, ``val/class/*.jpeg``) or parquet; `num_workers` is the number of
     decoding processes per rank, or auto; `resize` is the shorter side of a validation image before
     its centre is taken [pixels]. `augment` is crop for training images that are not mirrored, and
-    none for those that are taken as in validation.
+    none for those that are taken as in validation. `val_fraction` is the part of the images that is
+    for validation, where the root holds ``class/*.jpeg`` alone.
 
     Raises:
         ValueError: if the files are missing or are not what the settings say.
@@ -68,6 +69,7 @@ class LargeImages:
         num_train_examples: int,
         num_val_examples: int,
         augment: Literal["crop", "none"] | None = None,
+        val_fraction: float | None = None,
     ) -> None:
         del name
         self.input_shape = (3, size, size)
@@ -75,7 +77,8 @@ class LargeImages:
         self.num_train_examples, self.num_val_examples = num_train_examples, num_val_examples
         self._num_workers = num_workers
         train, val = (
-            open_images(Path(root), source, split, num_classes) for split in ("train", "val")
+            open_images(Path(root), source, split, num_classes, val_fraction)
+            for split in ("train", "val")
         )
         check_count("num_train_examples", num_train_examples, len(train.labels), root)
         check_count("num_val_examples", num_val_examples, len(val.labels), root)

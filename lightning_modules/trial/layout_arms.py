@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.flop_counter import flop_registry
 
-from lightning_modules.callbacks.steps import ends_step, list_loaders
 from lightning_modules.data.randomness import generator_states, keep_generators, seed_draws
 from lightning_modules.layers.keyed_dropout import KeyedDropout
 from lightning_modules.modules.run_trainer import RunTrainer
+from lightning_modules.modules.steps import ends_step, list_loaders
 from lightning_modules.process.user_errors import describe_error, is_refusal
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class

@@ -15,6 +15,7 @@ from sweeper.spec.config import Component, is_ours
 from sweeper.spec.sentences import did_you_mean, format_value, read_model
 from sweeper.spec.values import (
     Count,
+    Fraction,
     Index,
     NotNegative,
     Number,
@@ -37,7 +38,7 @@ _Numbers = Annotated[
 
 _OPTIONAL = {  # not in conf/
     "lightning_modules.data.small_images.SmallImages": ["drawn_from"],
-    "lightning_modules.data.large_images.LargeImages": ["augment"],
+    "lightning_modules.data.large_images.LargeImages": ["augment", "val_fraction"],
     "lightning_modules.data.text.TextTokens": ["version"],
 }
 
@@ -49,6 +50,7 @@ class _OurSettings(Settings, extra="allow"):
     """
 
     augment: Literal["crop", "none"] | None = None
+    val_fraction: Fraction | None = None
     blocks: Count = 1
     channels: _Counts = (1,)
     decay: Number = 1

@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from lightning_modules.callbacks.means_over_parts import PartMeans
-from lightning_modules.callbacks.variance_reduction import WeighGradients
+from lightning_modules.methods.means_over_parts import PartMeans
+from lightning_modules.methods.variance_reduction import WeighGradients
 from lightning_modules.optimizers.on_parts import OnParts
 from sweeper.spec.config import Component
 

@@ -137,8 +137,14 @@ def test_settings_that_follow_the_batch_are_mapped_anew(sweep_here, results):
         (["branch=PARENT@2", "optimizer.momentum=0"], "with another optimizer"),
         (["branch=BRANCH@4"], "got branch=BRANCH@4, which"),
         (["branch=@4"], "epochs must be more than those of the branch's parent"),
-        (["branch=PARENT@2", "schedule=seesaw", "schedule.rate_exponent=0"], "got branch.*, schedule=seesaw"),
-        (["branch=PARENT@2", "epochs=null", "steps=99"], "must be null with .* got branch.*, steps=99"),
+        (
+            ["branch=PARENT@2", "schedule=seesaw", "schedule.rate_exponent=0"],
+            "got branch.*, schedule=seesaw",
+        ),
+        (
+            ["branch=PARENT@2", "epochs=null", "steps=99"],
+            "must be null with .* got branch.*, steps=99",
+        ),
         (["branch=PARENT"], "branch must be a run's id and the epochs"),
         (["branch=PARENT@2", "warmup=3"], "warmup must be shorter"),
     ],

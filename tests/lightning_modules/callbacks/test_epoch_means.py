@@ -5,8 +5,8 @@ import torch
 from line import Numbers
 
 from lightning_modules.callbacks.epoch_means import EpochSums, Evaluation, TrainingMetrics
-from lightning_modules.callbacks.weight_average import WeightAverage
 from lightning_modules.data.batches import ValBatches, val_bounds
+from lightning_modules.methods.weight_average import WeightAverage
 
 
 @pytest.fixture

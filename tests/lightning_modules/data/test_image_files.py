@@ -6,8 +6,9 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
-from lightning_modules.data.image_files import fill_counts
+from lightning_modules.data.image_files import FolderImages, fill_counts
 from sweeper.commands.show_plan import plan_grid
 
 COUNTS = ("num_classes", "num_train_examples", "num_val_examples")
@@ -77,7 +78,7 @@ def test_the_sequences_of_a_text_are_counted_and_a_part_may_be_trained_on(
         ({"num_train_examples": 13}, r"data\.num_train_examples must be the size of the data set; "
          r"got 13, .* holds 12\. Set data\.num_train_examples=12"),
         ({"num_classes": 4}, r"train must hold 4 folders, one per class; it holds 3: ant, bee, "),
-        ({"root": "/nowhere"}, r"/nowhere/train does not exist\. Put the images there or set "),
+        ({"root": "/nowhere"}, r"/nowhere/train does not exist\. Put the images there, set data.r"),
         ({"root": 5}, r"^data\.root must be a string; got root=5\.$"),
         ({"source": "parquet"}, r"which has no train\*\.parquet\. .* or use data\.source=folder"),
         ({"source": "tar"}, r"data\.source must be one of folder, parquet; got source='tar'"),
@@ -98,3 +99,46 @@ def test_counting_needs_no_torch():
     look = "import sys, lightning_modules.data.image_files; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", look], check=False).returncode == 0
+
+
+def test_a_folder_of_classes_is_split_by_files_that_later_ones_do_not_move(tmp_path):
+    def split():
+        return [
+            {*(opened.name(row) for row in range(len(opened.labels)))}
+            for opened in (FolderImages(tmp_path, split, num_classes=2, val_fraction=0.25)
+                           for split in ("train", "val"))
+        ]  # fmt: skip
+
+    for name in ("ant", "bee"):
+        (tmp_path / name).mkdir()
+        for number in range(0, 400, 2):
+            (tmp_path / name / f"{number}.png").touch()
+    train, val = split()
+    for number in range(1, 400, 2):
+        (tmp_path / "ant" / f"{number}.png").touch()
+    train_later, val_later = split()
+
+    assert train < train_later
+    assert val < val_later
+    assert not train_later & val_later
+    assert len(train_later | val_later) == 600
+    assert 0.2 < len(val_later) / 600 < 0.3
+
+
+@pytest.mark.parametrize(
+    ("sides", "given", "sizes"),
+    [
+        ((40, 32), {}, (32, 32)),
+        ((500, 300), {}, (224, 256)),
+        ((40, 32), {"size": 224}, (224, 256)),
+        ((40, 32), {"size": 28, "resize": 30}, (28, 30)),
+    ],
+)
+def test_a_size_that_is_not_given_is_that_of_the_images(tmp_path, sides, given, sizes):
+    for split in ("train", "val"):
+        (tmp_path / split / "ant").mkdir(parents=True)
+        Image.new("RGB", sides).save(tmp_path / split / "ant" / "1.png")
+
+    found = fill_counts(images(tmp_path, **{"size": None, "resize": None, **given}))
+
+    assert (found["size"], found["resize"]) == sizes

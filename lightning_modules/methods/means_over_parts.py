@@ -9,8 +9,8 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_modules.callbacks.steps import gradient_norm
 from lightning_modules.gradients.micro_gradients import MicroGradients
+from lightning_modules.modules.steps import gradient_norm
 from lightning_modules.optimizers.on_parts import OnParts
 
 

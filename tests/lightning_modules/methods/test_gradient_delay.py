@@ -8,7 +8,7 @@ import math
 import pytest
 from pytorch_lightning.callbacks import Callback
 
-from lightning_modules.callbacks.gradient_delay import GradientDelay
+from lightning_modules.methods.gradient_delay import GradientDelay
 
 
 class Weights(Callback):

@@ -8,7 +8,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from lightning_modules.callbacks.steps import ends_step
+from lightning_modules.modules.steps import ends_step
 from lightning_modules.run_class import call_once_layers_exist
 
 

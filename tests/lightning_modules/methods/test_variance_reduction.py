@@ -12,7 +12,7 @@ from line import Line
 from torch import nn
 
 from lightning_modules.callbacks.measured_noise import GradientNoise
-from lightning_modules.callbacks.variance_reduction import WeighGradients, signal_to_noise
+from lightning_modules.methods.variance_reduction import WeighGradients, signal_to_noise
 
 SETTINGS = {"floor": 0.1, "ratio_decay": 0.0}
 

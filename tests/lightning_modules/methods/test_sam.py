@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from lightning_modules.layers.position import StepPosition
 from torch import nn
 
-import lightning_modules.callbacks.sam as sam_module
+import lightning_modules.methods.sam as sam_module
 from lightning_modules.callbacks.epoch_means import TrainingMetrics
-from lightning_modules.callbacks.sam import SAM
+from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
+from lightning_modules.methods.sam import SAM
 
 
 def test_sams_step_is_the_one_computed_by_hand(fit, line):

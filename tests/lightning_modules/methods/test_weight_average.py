@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.callbacks.weight_average import WeightAverage
+from lightning_modules.methods.weight_average import WeightAverage
 
 
 def test_each_step_counts_once_whatever_accumulation_does(fit, line, batches):

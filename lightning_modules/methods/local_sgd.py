@@ -11,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     post_localSGD_hook,
 )
 
-from lightning_modules.callbacks.steps import AroundEvaluation, ends_step
+from lightning_modules.modules.steps import AroundEvaluation, ends_step
 from lightning_modules.optimizers.run_strategy import ddp_wrapper
 from lightning_modules.process.world import all_reduce_list, gather_states, num_ranks
 

@@ -8,9 +8,9 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lightning_modules.callbacks.extra_pass import call_training_step
 from lightning_modules.gradients.micro_gradients import loss_scale
 from lightning_modules.layers.ghost_batchnorm import track_statistics
+from lightning_modules.modules.extra_pass import call_training_step
 
 _TINY = 1e-30
 

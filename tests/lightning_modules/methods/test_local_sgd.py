@@ -6,7 +6,7 @@ import pytest
 import torch
 from ranks import ask_ranks, local_steps
 
-from lightning_modules.callbacks.local_sgd import PostLocalSGD, average_weights
+from lightning_modules.methods.local_sgd import PostLocalSGD, average_weights
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ import torch
 from line import Line
 from torch import nn
 
-from lightning_modules.callbacks.concurrent_adversary import ConAdv
 from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span, ghost_batchnorms
+from lightning_modules.methods.concurrent_adversary import ConAdv
 from lightning_modules.modules.classifier import Classifier
 
 

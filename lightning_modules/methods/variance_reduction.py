@@ -8,8 +8,8 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lightning_modules.callbacks.means_over_parts import PartMeans
 from lightning_modules.gradients.micro_gradients import MicroGradients
+from lightning_modules.methods.means_over_parts import PartMeans
 
 # Keeps the ratio finite where all micro-batches agree: a fraction of the squared gradient far below
 # its rounding error, and at least the smallest normal number, for gradients of 0.
