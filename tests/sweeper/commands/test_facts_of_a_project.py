@@ -482,6 +482,7 @@ def test_the_doctor_counts_images_as_a_plan_does(grid, of_images, monkeypatch):
 
 def test_a_network_is_tried_on_images_that_are_here(fill, of_images):
     counts = ["data.num_classes=2", "data.num_train_examples=2", "data.num_val_examples=2"]
+    counts += ["data.size=32", "data.resize=32"]
     elsewhere = [*of_images, *counts, "data.root=elsewhere"]
     elsewhere.remove(of_images[2])
 
