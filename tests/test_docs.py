@@ -148,7 +148,9 @@ PRINTED = re.compile(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["results/claims", "results/decision", "frontier"])
+@pytest.mark.parametrize(
+    "page", ["results/digits", "results/cifar10_twin", "results/decision", "frontier"]
+)
 def test_analysis_prints_what_the_docs_say_that_it_printed(page, command, tmp_path, monkeypatch):
     """Each line of a page, in order; the page may leave lines out, and what follows in a line."""
     monkeypatch.chdir(tmp_path)

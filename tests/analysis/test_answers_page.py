@@ -1,4 +1,4 @@
-"""docs/answers.md names every question that `--json` may answer."""
+"""docs/analysis.md names every question that `--json` may answer."""
 
 import ast
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def names_in(source: str) -> Iterator[str]:
 
 
 def test_every_question_is_on_the_page():
-    page = (ROOT / "docs/answers.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/analysis.md").read_text(encoding="utf-8")
     sources = [p.read_text(encoding="utf-8") for p in (ROOT / "analysis").rglob("*.py")]
     names = {name for source in sources for name in names_in(source)}
 
