@@ -128,7 +128,7 @@ def _train_rank(
         return None
     weights = torch.load(checkpoint, weights_only=False)["state_dict"]
     curve = record["curve"]
-    return weights, [row["val_loss"] or row["metrics"]["val/loss"] for row in curve]
+    return weights, [row.get("val_loss") or row["metrics"]["val/loss"] for row in curve]
 
 
 def _train_plain(config: dict[str, Any], folder: Path) -> Trained | None:

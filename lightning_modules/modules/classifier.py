@@ -26,6 +26,7 @@ class Classifier(pl.LightningModule):
     Args:
         model: logits from inputs.
         label_smoothing: fraction of the target spread over all classes, in training only.
+        num_classes: that the outputs must have; None: any.
 
     Attributes:
         metrics: names of the sums.
@@ -33,9 +34,12 @@ class Classifier(pl.LightningModule):
 
     metrics = ("loss", "accuracy")
 
-    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0) -> None:
+    def __init__(
+        self, model: nn.Module, *, label_smoothing: float = 0.0, num_classes: int | None = None
+    ) -> None:
         super().__init__()
         self.model, self._label_smoothing = model, label_smoothing
+        self._num_classes = num_classes
 
     def transfer_batch_to_device(
         self, batch: tuple[Tensor, Tensor], device: torch.device, dataloader_idx: int
@@ -59,15 +63,21 @@ class Classifier(pl.LightningModule):
         if inputs.ndim == 4:  # images, in the memory format of the model's weights
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         outputs = self.model(inputs)
-        loss, right = score(self.model, outputs, labels, label_smoothing=label_smoothing)
+        loss, right = score(
+            self.model,
+            outputs,
+            labels,
+            label_smoothing=label_smoothing,
+            num_classes=self._num_classes,
+        )
         return {"loss": loss, "sums": {"loss": loss.detach() * len(labels), "accuracy": right}}
 
 
 class LanguageModel(Classifier):
     """A classifier of tokens, which also logs the perplexity, exp of the mean loss per token."""
 
-    def __init__(self, model: nn.Module, *, label_smoothing: float = 0.0) -> None:
-        super().__init__(model, label_smoothing=label_smoothing)
+    def __init__(self, model: nn.Module, **settings: Any) -> None:
+        super().__init__(model, **settings)
         self._perplexity = _Perplexity()
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> dict[str, Any]:
@@ -102,7 +112,12 @@ Score = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def score(
-    model: nn.Module, outputs: Tensor, labels: Tensor, *, label_smoothing: float = 0.0
+    model: nn.Module,
+    outputs: Tensor,
+    labels: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    num_classes: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Loss [nats per example] and number of correct predictions [examples] of a micro-batch.
 
@@ -114,7 +129,8 @@ def score(
     sequences, (n, length). Label smoothing is the fraction of the target spread over all classes.
 
     Raises:
-        ValueError: if label smoothing is set for a model with its own loss.
+        ValueError: if label smoothing is set for a model with its own loss, or if there is not an
+            output for each of `num_classes`.
     """
     own: Score | None = getattr(model, "score", None)  # isinstance of a protocol would be slower
     if own is not None:
@@ -125,6 +141,13 @@ def score(
             )
             raise ValueError(msg)
         return own(outputs, labels)
+    if num_classes not in (None, outputs.shape[-1]):
+        msg = (
+            "the model must have an output for each class of the data; got "
+            f"{outputs.shape[-1]} outputs, {num_classes} classes. Set the model's argument for it, "
+            f"such as model.num_classes={num_classes}, or choose other data."
+        )
+        raise ValueError(msg)
     loss = functional.cross_entropy(
         outputs.flatten(0, -2), labels.flatten(), label_smoothing=label_smoothing
     )
@@ -143,7 +166,7 @@ def build_classifier(
     if len(shape) == 3:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     kind = LanguageModel if isinstance(data, TextTokens) else Classifier
-    return kind(model, label_smoothing=label_smoothing)
+    return kind(model, label_smoothing=label_smoothing, num_classes=num_classes)
 
 
 def zero_last_norms(model: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import shutil
 import signal
 import sys
@@ -110,6 +111,8 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
     has_own_optimizer = not is_ours(config["module"]["_target_"]) and is_overridden(
         "configure_optimizers", module
     )
+    kind = config["data"].get("name") or type(data).__name__
+    shape, num_classes = getattr(data, "input_shape", ()), getattr(data, "num_classes", 0)
     del data, module  # large ones may not fit twice
     measured: Found = {}
     refused: dict[str, str] = {}
@@ -126,6 +129,10 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
             is_split=found["is_automatic"] and not found.get("is_iterable"),
         )
         measured, has_batchnorm, refused = _measure_in_processes(trial)
+        if "always" in refused and not is_users:
+            refused["always"] += (
+                f" The examples of {kind} have shape {shape}, in {num_classes} classes."
+            )
         if low and measured[SAME].holds:
             measured[SAME] = replace(measured[SAME], **_describe_sums(low[0]))
         found["has_batchnorm"] |= has_batchnorm
@@ -169,7 +176,7 @@ def _measure_in_processes(trial: Trial) -> tuple[Found, bool, dict[str, str]]:
         ((found, whole, trial),) = _in_forks(partial(_measure, trial))
     except TimeoutError as error:
         return {SAME: replace(_TOO_LONG, message=f"not determined: {error}")}, False, {}
-    refused = {"always": "" if whole.has_begun else whole.refusal, "bn_span": whole.no_span}
+    refused = {"always": _refute_first_step(whole), "bn_span": whole.no_span}
     over = several(trial.micro_batches, "micro-batch")
     if found[SAME].holds:
         with tempfile.TemporaryDirectory() as folder:
@@ -190,6 +197,18 @@ def _measure_in_processes(trial: Trial) -> tuple[Found, bool, dict[str, str]]:
         found[SAME] = replace(found[SAME], over=over)
     has_batchnorm = trial.span is not None or bool(trial.in_evaluation)
     return found, has_batchnorm, {key: why for key, why in refused.items() if why}
+
+
+def _refute_first_step(whole: LayoutArm) -> str:
+    """Why no run would take its first step; empty if one did, or where a CPU cannot tell."""
+    if whole.steps or whole.refusal or not whole.error:
+        return "" if whole.steps else whole.refusal
+    if re.search("cuda|gpu|triton|Diverged", whole.error, re.IGNORECASE):
+        return ""
+    return (
+        f"the first training step must not fail; got {whole.error}. Correct the class, or the "
+        "settings that it is given; trial=false trains it all the same."
+    )
 
 
 def _measure(trial: Trial) -> tuple[Found, LayoutArm, Trial]:

@@ -15,7 +15,7 @@ from sweeper.spec.run_spec import run_spec
 
 WORDS = [
     "module=own", "module._target_=users.Module", "data=own",
-    "data._target_=users.DataModule", "batch=32", "base_batch=16", "warmup=0", "epochs=3",
+    "data._target_=users.DataModule", "batch=32", "base_batch=16", "lr_rule=linear", "epochs=3",
     "metric=val/mse/dataloader_idx_0",
     "metric_mode=min",
 ]  # fmt: skip
