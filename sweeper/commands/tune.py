@@ -20,7 +20,8 @@ from sweeper.planning.plan import Event, plan
 from sweeper.spec.identity import scientific_part, targets
 from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import RunSpec, read_run_spec
-from sweeper.spec.sentences import several
+from sweeper.spec.sentences import read_model, several
+from sweeper.spec.values import Count, Settings
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import parse_as
 from sweeper.store.recovery import finish_abandoned
@@ -32,6 +33,14 @@ from sweeper.tuning.tuner import ConfigsOf, Tuner
 from sweeper.upstream.hydras import ConfigLoader
 
 
+class _Limits(Settings, extra="ignore"):
+    """What bounds the work of a command: options of its own and of hydra.sweeper."""
+
+    n_trials: Count
+    max_concurrent: Count
+    max_attempts: Count
+
+
 def run_tuning(
     overrides: Sequence[str], loader: ConfigLoader, options: Mapping[str, Any], launch: Launch
 ) -> int:
@@ -41,11 +50,7 @@ def run_tuning(
     anything starts.
     """
     check_no_question(options["question"])
-    for name in ("n_trials", "max_concurrent", "max_attempts"):
-        value = options[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            msg = f"{name} must be a whole number, 1 or more; got {name}={value!r}."
-            raise ValueError(msg)
+    read_model(_Limits, options)
     ledger = Ledger.from_setting(options["results"])
     found = sort_overrides([o for o in overrides if not o.startswith("n_trials=")], loader)
     settings = StudySettings(
