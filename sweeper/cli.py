@@ -179,8 +179,11 @@ def _command(name: str, arguments: Sequence[str]) -> int:
             import_own(name)
         return importlib.import_module(COMMANDS[name][0]).main(spell_folder(name, arguments))
     except OSError as error:
-        sys.stderr.write(f"{describe_os_error(error)}\n")
-        return BAD_INPUT
+        refusal = describe_os_error(error)
+    except ValueError as error:
+        refusal = str(error)
+    sys.stderr.write(f"{refusal}\n")
+    return BAD_INPUT
 
 
 def _hydra() -> None:

@@ -25,7 +25,8 @@ from sweeper.commands.checks.project import project_checks
 from sweeper.commands.refusals import refuse
 from sweeper.commands.show_plan import configs_of, overrides_parser, plan_grid
 from sweeper.commands.user_facts import add_facts, has_own_code
-from sweeper.console.printing import note, text_console, text_table
+from sweeper.console.fitted_table import Column, FittedTable
+from sweeper.console.printing import note, text_console
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import inspect_machine
 from sweeper.planning.plan import claim_tasks, plan
@@ -308,9 +309,8 @@ def _layout_settings(config: RunConfig, layout: str) -> dict[str, int] | None:
 
 def show_layouts(rows: Sequence[Trained], console: Console) -> None:
     """Print a line for each layout, and what the columns are."""
-    table = text_table(*_COLUMNS, box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             row.precision,
             str(row.split.world_size),
             str(row.split.micro_batch),
@@ -322,6 +322,10 @@ def show_layouts(rows: Sequence[Trained], console: Console) -> None:
             "-" if row.allowed is None else f"{row.allowed:.0e}" if row.allowed else "0",
             row.verdict,
         )
+        for row in rows
+    ]
+    columns = zip(_COLUMNS, zip(*cells, strict=True), strict=True)
+    table = FittedTable([Column(head=head, cells=texts) for head, texts in columns])
     console.print(table, soft_wrap=False)
     console.print(
         "micro: examples of a micro-batch. acc: accumulation steps. value: the validation loss, or "

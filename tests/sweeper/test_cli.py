@@ -211,14 +211,6 @@ def test_the_first_word_may_be_a_command_a_key_or_a_group():
     assert {*COMMANDS, "batch=", "warmup=", "lr_rule=", "optimizer."} <= {*choices}
 
 
-@pytest.mark.parametrize("order", [("--json", "batch=3840"), ("batch=3840", "--json")])
-def test_flags_may_stand_before_and_between_overrides(command, order, tmp_path):
-    said = command("plan", *order, "warmup=0", f"results={tmp_path}", "--no-memory")
-
-    assert said.returncode == 0, said.stderr
-    assert '"global_batch": 3840' in said.stdout
-
-
 @pytest.mark.parametrize(
     "command",
     [
