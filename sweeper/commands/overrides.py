@@ -93,19 +93,6 @@ def _without_hydra(config: DictConfig) -> DictConfig:
     return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
 
-def command_settings(config: DictConfig) -> Config:
-    """What a command reads once for all its points, of a config that may lack what a grid gives.
-
-    ValueError if an interpolation fails.
-    """
-    names = ("results", "retry", "rerun", "code", "keep_going", "n_trials", "question", "budget")
-    names += ("metric", "metric_mode", "order")
-    try:
-        return to_plain_values({name: config[name] for name in names})
-    except OmegaConfBaseException as error:
-        raise ValueError(_explain_unresolved(error, config)) from error
-
-
 def _check_no_facts(config: DictConfig) -> None:
     """ValueError for a key that the program finds out by itself, or that Hydra has misplaced."""
     for key in Facts.model_fields:

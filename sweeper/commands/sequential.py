@@ -36,17 +36,18 @@ def run_sequential(
 
     Args:
         configs: of the grid's points, resolved.
-        options: `question`, `metric`, `metric_mode`, `results`, `retry`, `rerun` and `code` of
-            the command, `first_look`, `seeds_per_look` and `give_up` of `hydra.sweeper`.
+        options: `first_look`, `seeds_per_look` and `give_up` of `hydra.sweeper`.
         launch: executes runs.
 
     Raises:
         ValueError: for bad input, before anything starts.
     """
+    first, *others = configs
+    options = {**first, **options}
     ledger = Ledger.from_setting(options["results"])
     _check_options(options)
     set_aside_and_report(ledger)
-    planned = plan(add_facts(configs, ledger.results), ledger)
+    planned = plan(add_facts([first, *others], ledger.results), ledger)
     check_code(planned.changes, options["code"], num_runs=len(planned.specs))
     metric = questions.find_metric(options["metric"], options["metric_mode"])
     question = questions.parse_question(options["question"], planned.specs, metric)

@@ -10,14 +10,13 @@ from sweeper import CONFIG_FOLDER
 from sweeper.commands import overrides, refusals
 from sweeper.commands.overrides import (
     CONFIG_NAME,
-    command_settings,
     parse,
     plain_config,
     preset_overrides,
     split_values,
 )
 from sweeper.commands.show_plan import configs_of
-from sweeper.upstream.hydras import VERSION_BASE, compose_config
+from sweeper.upstream.hydras import VERSION_BASE
 
 
 def test_a_grid_is_the_product_of_its_axes_in_order(grid):
@@ -198,15 +197,6 @@ def test_an_argument_of_a_class_of_ones_own_is_added_by_a_plus():
         "data.root must be a config key; got data.root=/a. Write +data.root=/a, if it is an "
         "argument of your class."
     )
-
-
-def test_a_command_reads_its_settings_though_the_grid_gives_the_classes(loader):
-    """As `module._target_=a.B,a.C`, which Hydra leaves out of the config of the command."""
-    config = compose_config(loader, CONFIG_NAME, ["module=own", "data=own", "results=here"])
-
-    assert command_settings(config)["results"] == "here"
-    with pytest.raises(ValueError, match=r"module\._target_ must be given"):
-        plain_config(config)
 
 
 def test_a_config_that_hydra_would_put_under_its_groups_name_is_refused(tmp_path):

@@ -22,7 +22,7 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
 ) -> None:
     """At no time are there more small files than the limit, and no row is lost."""
     monkeypatch.setattr(sweep, "_COMPACT_FROM", FILES)
-    configs, most = grid("batch=3840", "seed=range(10)"), 0
+    configs, most = grid("batch=3840", "seed=range(10)", f"results={tmp_path}"), 0
 
     def place(tasks: Sequence[Task], ledger: Ledger) -> Generator[Event]:
         nonlocal most
@@ -33,7 +33,7 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
             end = End(outcome=Outcome.FINISHED, reason="trained")
             yield Event(ended={task.spec.run_id: end})
 
-    assert sweep.run_sweep(configs, {"results": str(tmp_path)}, place) == 0
+    assert sweep.run_sweep(configs, place) == 0
     assert most == FILES
     assert Ledger(tmp_path).num_small_files() == 10 % FILES
     runs, curves = (pd.read_parquet(tmp_path / table) for table in ("runs", "curves"))
@@ -61,7 +61,7 @@ def test_what_the_environment_tells_lightning_is_said_to_be_ignored(
     """Else a row would hold an accuracy over one batch, and its config would not say so."""
     monkeypatch.setenv("PL_TRAINER_LIMIT_VAL_BATCHES", "1")
 
-    sweep.run_sweep(grid("batch=3840"), {"results": str(tmp_path)}, lambda *_: (e for e in ()))
+    sweep.run_sweep(grid("batch=3840", f"results={tmp_path}"), lambda *_: (e for e in ()))
 
     assert (
         "Warning: runs ignore the environment's PL_TRAINER_LIMIT_VAL_BATCHES. Use "
@@ -81,5 +81,5 @@ def test_results_that_were_removed_are_not_said_to_be_kept(grid, results, capsys
             (ledger.results / "attempts").mkdir(parents=True)  # by a program that makes all folders
         raise FileNotFoundError(2, "No such file or directory", str(ledger.results / "runs/a"))
 
-    assert sweep.run_sweep(grid("batch=3840"), {"results": str(results)}, place) == 1
+    assert sweep.run_sweep(grid("batch=3840", f"results={results}"), place) == 1
     assert remedy in capsys.readouterr().out
