@@ -39,13 +39,6 @@ from sweeper.spec.sentences import several
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.ledger import Ledger
 
-#: Largest relative difference of any tensor of the model after the epoch. With BatchNorm, training
-#: amplifies float32's rounding without a bound worth stating; float64 proves the layouts equal.
-BOUNDS = {"64-true": 1e-12, "32-true": 1e-5}
-BOUNDS_WITH_BATCHNORM = {"64-true": 1e-12}
-#: For a user's module, whose optimizer may amplify rounding, as Adam does for small gradients.
-BOUNDS_OF_OWN = {"64-true": 1e-9}
-
 _LENGTHS = ("epochs=", "steps=", "examples=")
 _SAME_VALUE = 1e-6  # relative; a metric may amplify rounding
 _COLUMNS = (
@@ -79,12 +72,18 @@ class Trained:
 
     @property
     def allowed(self) -> float | None:
-        """The guaranteed bound on the difference; None if there is none."""
+        """The guaranteed bound on the difference; None if there is none.
+
+        With BatchNorm, training amplifies float32's rounding without a bound worth stating; float64
+        proves the layouts equal. The optimizer of a user's module may amplify float64's too, as
+        Adam does for small gradients.
+        """
         if self.is_reproducible:
             return 0.0
-        bounds = BOUNDS_WITH_BATCHNORM if self.has_batchnorm else BOUNDS
-        precision = "32-true" if self.in_float32 else self.precision
-        return (BOUNDS_OF_OWN if self.is_own else bounds).get(precision)
+        if self.precision == "64-true" and not self.in_float32:
+            return 1e-9 if self.is_own else 1e-12
+        is_bounded = self.precision in ("32-true", "64-true")
+        return 1e-5 if is_bounded and not (self.is_own or self.has_batchnorm) else None
 
     @property
     def holds(self) -> bool:
