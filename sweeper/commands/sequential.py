@@ -42,12 +42,13 @@ def run_sequential(
     Raises:
         ValueError: for bad input, before anything starts.
     """
-    first, *others = configs
-    options = {**first, **options}
+    asked = [*configs]
+    options = {**asked[0], **options}
+    configs = [{**config, "question": None} for config in asked]  # of this command, not of a run
     ledger = Ledger.from_setting(options["results"])
     _check_options(options)
     set_aside_and_report(ledger)
-    planned = plan(add_facts([first, *others], ledger.results), ledger)
+    planned = plan(add_facts(configs, ledger.results), ledger)
     check_code(planned.changes, options["code"], num_runs=len(planned.specs))
     metric = questions.find_metric(options["metric"], options["metric_mode"])
     question = questions.parse_question(options["question"], planned.specs, metric)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sweeper.planning.branches import find_parent
+from sweeper.planning.branches import specify_branch
 from sweeper.planning.class_checks import check_names, check_settings
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.planning.equivalent_runs import find_equivalent_runs
@@ -155,7 +155,8 @@ def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str,
         try:
             known = _with_measured_noise(config, ledger, noise_scales)
             asked = known.get("branch")  # read before, if not a text
-            spec = run_spec(find_parent(asked, known, ledger) if isinstance(asked, str) else known)
+            is_branch = isinstance(asked, str)
+            spec = specify_branch(asked, known, ledger) if is_branch else run_spec(known)
             repeats += spec.run_id in specs
             first = specs.setdefault(spec.run_id, spec)
             if first is not spec:

@@ -16,6 +16,7 @@ from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End
+from sweeper.store.ledger import Ledger
 from sweeper.store.questions import read_questions
 
 WARMUPS = ["warmup=0,1,2", "epochs=4", "seed=range(0,8)", "question='best warmup'"]
@@ -113,6 +114,8 @@ def test_seeds_are_added_to_all_arms_until_one_is_best(ask, results, capsys):
     assert answer is not None
     assert remembered(results)["answer"] == answer[0]
     assert re.search(rf"Decided after \d seeds. \d looks, {launch.made} runs used, \d+ of 24", said)
+    rows = Ledger(results).rows(Ledger(results).ended(), ["config_json"]).values()
+    assert {json.loads(row["config_json"])["question"] for row in rows} == {None}
 
 
 def test_what_is_out_gets_no_more_seeds(ask):
