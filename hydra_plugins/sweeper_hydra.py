@@ -192,7 +192,7 @@ class GridSweeper(RunSweeper):
         from sweeper.commands.overrides import expand
         from sweeper.commands.sweep import run_sweep
 
-        del options  # Hydra's grid has none
+        del options  # a grid has none of its own
         return run_sweep(expand(self._loader, overrides), launch)
 
 
