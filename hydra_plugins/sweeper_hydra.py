@@ -157,14 +157,14 @@ class RunSweeper(Sweeper):
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         """Called by Hydra before `sweep`."""
-        self._loader, self._config = hydra_context.config_loader, config
+        self._loader = hydra_context.config_loader
         self._launcher = hydras.instantiate_launcher(hydra_context, task_function, config)
 
     def sweep(self, arguments: list[str]) -> None:
         """Start the runs that these overrides select, and exit with their code."""
-        from sweeper.commands.overrides import command_settings, merge_preset, to_plain_values
+        from sweeper.commands.overrides import merge_preset, to_plain_values
 
-        options = {**command_settings(self._config), **to_plain_values(self._settings)}
+        options = to_plain_values(self._settings)
         sys.exit(self._run(merge_preset(self._params, arguments), options, self._launch()))
 
     @abstractmethod
@@ -192,7 +192,8 @@ class GridSweeper(RunSweeper):
         from sweeper.commands.overrides import expand
         from sweeper.commands.sweep import run_sweep
 
-        return run_sweep(expand(self._loader, overrides), options, launch)
+        del options  # a grid has none of its own
+        return run_sweep(expand(self._loader, overrides), launch)
 
 
 class OptunaSweeper(RunSweeper):
@@ -211,5 +212,4 @@ class SequentialSweeper(RunSweeper):
         from sweeper.commands.overrides import expand
         from sweeper.commands.sequential import run_sequential
 
-        points = expand(self._loader, [o for o in overrides if not o.startswith("question=")])
-        return run_sequential(points, options, launch)
+        return run_sequential(expand(self._loader, overrides), options, launch)

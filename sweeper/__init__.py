@@ -32,16 +32,8 @@ __all__ = [
     "status", "steps_per_epoch",
 ]  # fmt: skip
 
-#: Where names are that are imported when they are asked for, as the command line needs none.
-_PLACES = {
-    "commands.from_python": ("plan", "run", "status"),
-    "spec.batch": ("split_global_batch", "steps_per_epoch"),
-    "spec.schedules": ("WSD", "Constant", "Cosine", "PeriodicDecay", "Polynomial", "Training"),
-    "spec.lr_rules": (
-        "LEGW", "AdamSDE", "HalfLife", "Linear", "LinearCapped", "NoScaling", "Power", "Saturating",
-        "Scaling", "Sqrt", "Surge",
-    ),
-}  # fmt: skip
+#: Where the other names are: imported when one is asked for, as the command line needs none.
+_PLACES = ("spec.batch", "spec.schedules", "spec.lr_rules", "commands.from_python")
 
 _INSTALLED = Path(__file__).parent / "conf"
 
@@ -74,8 +66,9 @@ def __getattr__(name: str) -> Any:
     if name == "analysis":  # whatever else has this name where the command was started
         import_own(name)
         return sys.modules[name]
-    for place, names in _PLACES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"sweeper.{place}"), name)
+    for place in _PLACES if name in __all__ else ():
+        module = importlib.import_module(f"sweeper.{place}")
+        if hasattr(module, name):
+            return getattr(module, name)
     msg = f"module 'sweeper' has no attribute {name!r}"
     raise AttributeError(msg)

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from sweeper import CONFIG_FOLDER, import_own
 from sweeper.console.printing import describe_os_error, note, open_closed_streams, say
+from sweeper.console.results_folder import spell_folder
 from sweeper.spec.outcomes import BAD_INPUT, DONE, INTERRUPTED
 
 #: Subcommands: the module with its `main`, and what it does.
@@ -156,8 +157,6 @@ def _run(arguments: Sequence[str]) -> int | None:
         say(_list_studies())
         return DONE
     if first == "run":
-        from sweeper.console.results_folder import spell_folder
-
         sys.argv[1:] = ["-m", *spell_folder("run", arguments[1:])]
         return _hydra()
     if first.isidentifier():
@@ -168,8 +167,6 @@ def _run(arguments: Sequence[str]) -> int | None:
         say(_version() if "--version" in arguments else _help())
         return DONE
     if any(word.startswith("--results") for word in arguments):
-        from sweeper.console.results_folder import spell_folder
-
         sys.argv[1:] = spell_folder("sweep", arguments)
     return _hydra()
 
@@ -177,15 +174,16 @@ def _run(arguments: Sequence[str]) -> int | None:
 def _command(name: str, arguments: Sequence[str]) -> int:
     if name in _MEANWHILE and not {"-h", "--help"} & {*arguments}:
         _say_meanwhile(_MEANWHILE[name])
-    from sweeper.console.results_folder import spell_folder
-
     try:
         if name == "analysis":
             import_own(name)
         return importlib.import_module(COMMANDS[name][0]).main(spell_folder(name, arguments))
     except OSError as error:
-        sys.stderr.write(f"{describe_os_error(error)}\n")
-        return BAD_INPUT
+        refusal = describe_os_error(error)
+    except ValueError as error:
+        refusal = str(error)
+    sys.stderr.write(f"{refusal}\n")
+    return BAD_INPUT
 
 
 def _hydra() -> None:

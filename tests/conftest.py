@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,20 @@ from hypothesis import settings
 
 from sweeper import CONFIG_FOLDER
 from sweeper.cli import main
-from sweeper.commands.overrides import CONFIG_NAME, add_own_classes, expand, plain_config
+from sweeper.commands.overrides import (
+    CONFIG_NAME,
+    add_own_classes,
+    expand,
+    plain_config,
+    to_plain_values,
+)
 from sweeper.commands.sweep import run_sweep
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.launch.ranks import LocalRanks
 from sweeper.store.ledger import Ledger
-from sweeper.upstream.hydras import VERSION_BASE
+from sweeper.upstream.hydras import VERSION_BASE, compose_config
 
 Config = dict[str, Any]
 
@@ -114,15 +121,21 @@ def grid(loader: ConfigLoader) -> Callable[..., list[Config]]:
 
 
 @pytest.fixture(scope="session")
+def sweeper_settings(loader: ConfigLoader) -> Callable[..., Config]:
+    """What `hydra.sweeper` has with some words: ``sweeper_settings("hydra/sweeper=optuna")``."""
+    return cache(
+        lambda *words: to_plain_values(compose_config(loader, CONFIG_NAME, words).hydra.sweeper)
+    )
+
+
+@pytest.fixture(scope="session")
 def sweep_here(loader: ConfigLoader) -> Callable[..., int]:
     """Sweep in this process: ``sweep_here(results, "batch=3840,7680")`` gives the exit code."""
 
     def sweep(results: Path, *words: str, ranks: LocalRanks | None = None) -> int:
         configs = list(expand(loader, add_own_classes([*words, f"results={results}"])))
         machine = Machine(cores=2, jobs=1)
-        return run_sweep(
-            configs, configs[0], lambda tasks, on: run_here(tasks, on, machine, ranks=ranks)
-        )
+        return run_sweep(configs, lambda tasks, on: run_here(tasks, on, machine, ranks=ranks))
 
     return sweep
 

@@ -97,13 +97,6 @@ class SteppedModule(Module):
         loss.backward()
 
 
-class SummedModule(Module):
-    """Its loss is a sum over the micro-batch."""
-
-    def training_step(self, batch, batch_idx):
-        return len(batch["x"]) * super().training_step(batch, batch_idx)
-
-
 class SkippingModule(Module):
     """Steps at every second batch only."""
 

@@ -9,12 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 import analysis.cli
-from sweeper import CONFIG_FOLDER
 from sweeper.commands import show_plan, status, user_facts
-from sweeper.commands.overrides import plain_config, to_plain_values
 from sweeper.commands.sweep import run_sweep
 from sweeper.commands.tune import run_tuning
 from sweeper.launch.local.launcher import run_here
@@ -26,7 +23,6 @@ from sweeper.store.attempt import Attempt
 from sweeper.store.lease import LEASE, release, this_process
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import publish_json
-from sweeper.upstream.hydras import VERSION_BASE
 
 QUADRATIC = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=1",
@@ -57,12 +53,12 @@ JSON = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, sweep_here, grid, loader):
+def made(tmp_path_factory, sweep_here, grid, loader, sweeper_settings):
     """A folder with a file of each kind."""
     results = tmp_path_factory.mktemp("made") / "results"
     for words in (GRID, OWN):
         assert sweep_here(results, *words, "keep_checkpoint=true") == 0
-    _tune(results, loader)
+    _tune(results, loader, sweeper_settings("hydra/sweeper=optuna"))
     assert show_plan.main([*GRID, "--memory", f"results={results}"]) == 0
     timing = Timing(accumulation_steps=1, step_s=0.1, start_s=1.0, between_s=0.1)
     store_timings("a kind", "cpu", [timing], results)
@@ -73,16 +69,13 @@ def made(tmp_path_factory, sweep_here, grid, loader):
     return results
 
 
-def _tune(results, loader):
+def _tune(results, loader, settings):
     """Two trials."""
-    with initialize_config_dir(**VERSION_BASE, config_dir=str(CONFIG_FOLDER)):
-        words = ["hydra/sweeper=optuna", f"results={results}", "n_trials=2", *BY_LOSS]
-        composed = compose("config", words, return_hydra_config=True)
-    settings = to_plain_values({str(k): v for k, v in composed.hydra.sweeper.items()})
+    words = [*QUADRATIC, "batch=256", "base_lr=interval(0.01,1)", "n_trials=2", *BY_LOSS]
     run_tuning(
-        [*QUADRATIC, "batch=256", "base_lr=interval(0.01,1)"],
+        [*words, f"results={results}"],
         loader,
-        {**plain_config(composed), **settings},
+        settings,
         lambda tasks, ledger: run_here(tasks, ledger, Machine(cores=2, jobs=1)),
     )
 
@@ -147,8 +140,7 @@ def commands(results: Path, path: Path, grid) -> dict[str, Callable[[], object]]
     """The commands that read the folder, without those that cannot meet the file."""
 
     def sweep():
-        configs = grid(*GRID, f"results={results}")
-        return run_sweep(configs, configs[0], start_nothing)
+        return run_sweep(grid(*GRID, f"results={results}"), start_nothing)
 
     def plan(*words):
         return show_plan.main([*words, f"results={results}", "--no-memory", "--json"])

@@ -25,7 +25,8 @@ from sweeper.commands.checks.project import project_checks
 from sweeper.commands.refusals import refuse
 from sweeper.commands.show_plan import configs_of, overrides_parser, plan_grid
 from sweeper.commands.user_facts import add_facts, has_own_code
-from sweeper.console.printing import note, text_console, text_table
+from sweeper.console.fitted_table import Column, FittedTable
+from sweeper.console.printing import note, text_console
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import inspect_machine
 from sweeper.planning.plan import claim_tasks, plan
@@ -37,13 +38,6 @@ from sweeper.spec.sentences import several
 from sweeper.spec.spans import gradient_span
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.ledger import Ledger
-
-#: Largest relative difference of any tensor of the model after the epoch. With BatchNorm, training
-#: amplifies float32's rounding without a bound worth stating; float64 proves the layouts equal.
-BOUNDS = {"64-true": 1e-12, "32-true": 1e-5}
-BOUNDS_WITH_BATCHNORM = {"64-true": 1e-12}
-#: For a user's module, whose optimizer may amplify rounding, as Adam does for small gradients.
-BOUNDS_OF_OWN = {"64-true": 1e-9}
 
 _LENGTHS = ("epochs=", "steps=", "examples=")
 _SAME_VALUE = 1e-6  # relative; a metric may amplify rounding
@@ -78,12 +72,18 @@ class Trained:
 
     @property
     def allowed(self) -> float | None:
-        """The guaranteed bound on the difference; None if there is none."""
+        """The guaranteed bound on the difference; None if there is none.
+
+        With BatchNorm, training amplifies float32's rounding without a bound worth stating; float64
+        proves the layouts equal. The optimizer of a user's module may amplify float64's too, as
+        Adam does for small gradients.
+        """
         if self.is_reproducible:
             return 0.0
-        bounds = BOUNDS_WITH_BATCHNORM if self.has_batchnorm else BOUNDS
-        precision = "32-true" if self.in_float32 else self.precision
-        return (BOUNDS_OF_OWN if self.is_own else bounds).get(precision)
+        if self.precision == "64-true" and not self.in_float32:
+            return 1e-9 if self.is_own else 1e-12
+        is_bounded = self.precision in ("32-true", "64-true")
+        return 1e-5 if is_bounded and not (self.is_own or self.has_batchnorm) else None
 
     @property
     def holds(self) -> bool:
@@ -308,9 +308,8 @@ def _layout_settings(config: RunConfig, layout: str) -> dict[str, int] | None:
 
 def show_layouts(rows: Sequence[Trained], console: Console) -> None:
     """Print a line for each layout, and what the columns are."""
-    table = text_table(*_COLUMNS, box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             row.precision,
             str(row.split.world_size),
             str(row.split.micro_batch),
@@ -322,6 +321,10 @@ def show_layouts(rows: Sequence[Trained], console: Console) -> None:
             "-" if row.allowed is None else f"{row.allowed:.0e}" if row.allowed else "0",
             row.verdict,
         )
+        for row in rows
+    ]
+    columns = zip(_COLUMNS, zip(*cells, strict=True), strict=True)
+    table = FittedTable([Column(head=head, cells=texts) for head, texts in columns])
     console.print(table, soft_wrap=False)
     console.print(
         "micro: examples of a micro-batch. acc: accumulation steps. value: the validation loss, or "

@@ -2,19 +2,21 @@
 
 import argparse
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from sweeper.commands.status import find_run
 from sweeper.console.printing import say
-from sweeper.spec.outcomes import BAD_INPUT, DONE
+from sweeper.spec.outcomes import DONE
 from sweeper.store.attempt import Open, attempt_state
 from sweeper.store.ledger import Ledger
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Archive the rows of runs and remove their logs and checkpoints; return the exit code."""
+    """Archive the rows of runs and remove their logs and checkpoints.
+
+    ValueError, before anything is removed, if a run is not known, or is running.
+    """
     parser = argparse.ArgumentParser(prog="sweeper delete", description=__doc__)
     parser.add_argument("runs", nargs="+", help="run ids, or their beginnings; `status` shows them")
     parser.add_argument("--results", default="results", help="their folder")
@@ -29,8 +31,8 @@ def main(arguments: Sequence[str]) -> int:
             why = f"A run must be named by its id; got {run}. `sweeper status` shows the ids."
         else:
             continue
-        sys.stderr.write(f"Nothing was deleted.\n{why}\n")
-        return BAD_INPUT
+        msg = f"Nothing was deleted.\n{why}"
+        raise ValueError(msg)
     ledger.supersede(found.values())
     for run_id in found.values():
         shutil.rmtree(ledger.results / "attempts" / run_id)

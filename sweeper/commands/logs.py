@@ -7,24 +7,21 @@ from collections.abc import Sequence
 
 from sweeper.commands.status import find_named
 from sweeper.console.printing import say
-from sweeper.spec.outcomes import BAD_INPUT, DONE
+from sweeper.spec.outcomes import DONE
 from sweeper.store.attempt import Open, attempt_state
 
 _LOOK_EVERY_S = 0.5
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print a log; return the exit code."""
+    """Print a log; return the exit code; ValueError if there is no such run."""
     parser = argparse.ArgumentParser(prog="sweeper logs", description=__doc__)
     parser.add_argument("what", metavar="RUN_ID", help="its id, or how that begins")
     parser.add_argument("--results", default="results", help="folder to look for it in")
     parser.add_argument("--rank", type=int, default=0, help="of the run's processes (0)")
     parser.add_argument("-f", "--follow", action="store_true", help="until the attempt has ended")
     options = parser.parse_args(arguments)
-    named = find_named(options, "logs")
-    if named is None:
-        return BAD_INPUT
-    ledger, run_id = named
+    ledger, run_id = find_named(options, "logs")
     number = ledger.last_attempt(run_id) if run_id else 0
     name = f"log-rank{options.rank}.txt" if options.rank else "log.txt"
     path = ledger.attempt_folder(run_id, number) / name

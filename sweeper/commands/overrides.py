@@ -93,19 +93,6 @@ def _without_hydra(config: DictConfig) -> DictConfig:
     return OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
 
 
-def command_settings(config: DictConfig) -> Config:
-    """What a command reads once for all its points, of a config that may lack what a grid gives.
-
-    ValueError if an interpolation fails.
-    """
-    names = ("results", "retry", "rerun", "code", "keep_going", "n_trials", "question", "budget")
-    names += ("metric", "metric_mode", "order")
-    try:
-        return to_plain_values({name: config[name] for name in names})
-    except OmegaConfBaseException as error:
-        raise ValueError(_explain_unresolved(error, config)) from error
-
-
 def _check_no_facts(config: DictConfig) -> None:
     """ValueError for a key that the program finds out by itself, or that Hydra has misplaced."""
     for key in Facts.model_fields:
@@ -168,10 +155,7 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     ValueError if an override cannot be parsed or its key does not exist.
     """
     axes = [
-        [
-            _Single(single, is_value=_is_value(override, loader))
-            for single in split_values(override, loader)
-        ]
+        [_Single(single, loader) for single in split_values(override, loader)]
         for override in parse(overrides, loader)
     ]
     _check_size(axes)
@@ -217,13 +201,11 @@ def _check_milestones(config: Config, typed: Collection[str]) -> None:
 
 def choices_of_grid(loader: ConfigLoader, overrides: Sequence[str]) -> Sequence[str]:
     """The choices that all points of a grid need for classes of the user's, if they share these."""
-    words: list[str] = []
-    for override in parse(overrides, loader):
-        if _Single(override, is_value=_is_value(override, loader)).may_name_class:
-            if override.is_sweep_override():
-                return ()
-            words.append(override.input_line or "")
-    return _own_choices(loader, tuple(words))
+    given = [_Single(override, loader) for override in parse(overrides, loader)]
+    naming = [single for single in given if single.may_name_class]
+    if any(single.override.is_sweep_override() for single in naming):
+        return ()
+    return _own_choices(loader, tuple(single.text for single in naming))
 
 
 #: The most points of a command; checking a thousand takes a second.
@@ -291,7 +273,7 @@ def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[
     for few, hundreds in re.findall(r"\bbatch=(\d\d?),(\d{3})(?= |$)", " ".join(overrides)):
         if hundreds[0] == "0" or math.log2(int(hundreds) / int(few or 1)) % 1:
             note(f"batch={few},{hundreds} is two batches; for one, write batch={few}{hundreds}.")
-    fixed = [_Single(o, is_value=_is_value(o, loader)) for o in given if not o.is_sweep_override()]
+    fixed = [_Single(o, loader) for o in given if not o.is_sweep_override()]
     chosen = [single.text for single in fixed if single.may_name_class]
     launcher = _template(loader, tuple(chosen)).composed.hydra.launcher
     if launcher["_target_"].startswith("hydra_plugins.sweeper_hydra."):  # others have no check
@@ -356,17 +338,26 @@ def _grid_of_preset(loader: ConfigLoader, chosen: Sequence[str]) -> Mapping[str,
     return params
 
 
-class _Single:
-    """An override with a single value, parsed once for all points that share it."""
+_is_group = cache(is_group_with_options)  # which asks the disk
 
-    def __init__(self, override: Override, *, is_value: bool) -> None:
-        self.override, self.is_value = override, is_value
-        self.text = override.input_line or ""
-        is_inside = "." in override.key_or_group and not override.is_hydra_override()
-        #: Whether it may bring a class into the config.
-        self.may_name_class = not (is_value or is_inside) or "_target_" in self.text
-        self.path = override.key_or_group.split(".")
-        self.value = _unquoted(override.value()) if is_value else None
+
+class _Single:
+    """An override with a single value, parsed once for all points that share it.
+
+    Attributes:
+        is_value: whether it sets a plain value of an existing key, rather than choosing an option.
+        may_name_class: whether it may bring a class into the config.
+    """
+
+    def __init__(self, override: Override, loader: ConfigLoader) -> None:
+        self.override, self.text = override, override.input_line or ""
+        key, is_hydras = override.key_or_group, override.is_hydra_override()
+        is_set = override.type == OverrideType.CHANGE and override.package is None
+        self.is_value = is_set and not is_hydras and not _is_group(loader, key)
+        is_inside = "." in key and not is_hydras
+        self.may_name_class = not (self.is_value or is_inside) or "_target_" in self.text
+        self.path = key.split(".")
+        self.value = _unquoted(override.value()) if self.is_value else None
         self.interpolates = "${" in str(self.value)
         self.may_lack = "???" in str(self.value)
 
@@ -551,17 +542,6 @@ def split_values(override: Override, loader: ConfigLoader) -> list[Override]:
         msg = f"{key} must have at most {MOST_VALUES:,} values; got {given}. Split the grid."
         raise ValueError(msg)
     return parse([f"{key}={value}" for value in found], loader)
-
-
-def _is_value(override: Override, loader: ConfigLoader) -> bool:
-    """Whether an override sets a plain value of an existing key, rather than choosing an option."""
-    key = override.key_or_group
-    return (
-        override.type == OverrideType.CHANGE
-        and override.package is None
-        and not override.is_hydra_override()
-        and not is_group_with_options(loader, key)
-    )
 
 
 def _unquoted(value: Any) -> Any:

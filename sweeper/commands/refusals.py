@@ -93,8 +93,7 @@ def explain_error(error: Exception, given: Sequence[str] = ()) -> str:
         return explain_no_key(key, _words_that_set(unknown[1], given), given)
     if unknown := re.search(r"Could not find '(?P<group>[^']*)/(?P<option>[^'/]*)'", text):
         return explain_no_option(unknown["group"], unknown["option"], text)
-    told = _explain_reference(text) or _explain_choice(text, given)
-    if told := told or _explain_repeats(text, given):
+    if told := _explain_known(text, given) or _explain_repeats(text, given):
         return told
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     joined = " ".join(line for line in lines if not line.startswith("See http"))
@@ -106,33 +105,24 @@ def explain_error(error: Exception, given: Sequence[str] = ()) -> str:
     return f"Hydra must be able to compose the config; got {' '.join(given)}: {why}. Correct it."
 
 
-def _explain_reference(text: str) -> str:
-    """A sentence on an interpolation that cannot be resolved; empty for another error."""
-    key = found[1] if (found := re.search(r"full_key: (\S+)", text)) else "A value"
-    if missing := re.match(r"Interpolation key '([^']+)' not found", text):
-        group, _, name = missing[1].partition(".")
-        if group == "trainer" and name in OWNED_BY_RUN:
-            rule, remedy = "which the run decides", f"Write a value: {key}=VALUE"
-        else:
-            rule, remedy = "which is not set", f"Write +{missing[1]}=VALUE"
-        return f"{key} refers to {missing[1]}, {rule}. {remedy}."
-    if absent := re.search(r"Environment variable '([^']+)' not found", text):
-        name = absent[1]
-        return f"{key} refers to the environment's {name}, which is not set. Export {name}."
-    if text.startswith("Recursive interpolation detected"):
-        return f"{key} must not refer to itself. Write a value."
-    if unknown := re.match(r"Unsupported interpolation type (\S+)", text):
-        return (
-            f"{key} must use resolvers that are registered; got ${{{unknown[1]}:...}}. Name "
-            "the module of your project that registers it: resolvers=[PACKAGE.MODULE]."
-        )
-    if text.startswith("Missing mandatory value"):
-        return f"{key} must be given. Write {key}=VALUE."
-    return ""
-
-
-#: Beginnings of Hydra's messages about groups and removed keys, with ours; {0} is what was typed.
-_CHOICES = {
+#: Beginnings of messages of Hydra and OmegaConf, with ours; {0} is what was typed, {key} the key
+#: that they name.
+_KNOWN = {
+    r".*?Environment variable '([^']+)' not found": (
+        "{key} refers to the environment's {1}, which is not set. Export {1}."
+    ),
+    r"Recursive interpolation detected": "{key} must not refer to itself. Write a value.",
+    r"Unsupported interpolation type (\S+)": (
+        "{key} must use resolvers that are registered; got ${{{1}:...}}. Name the module of your "
+        "project that registers it: resolvers=[PACKAGE.MODULE]."
+    ),
+    r"Missing mandatory value": "{key} must be given. Write {key}=VALUE.",
+    rf"Interpolation key '(trainer\.(?:{'|'.join(OWNED_BY_RUN)}))' not found": (
+        "{key} refers to {1}, which the run decides. Write a value: {key}=VALUE."
+    ),
+    r"Interpolation key '([^']+)' not found": (
+        "{key} refers to {1}, which is not set. Write +{1}=VALUE."
+    ),
     r"Config group override (?:deletion value )?must|Error resolving interpolation ": (
         "a group must be chosen by the name of an option; got {0}. Write GROUP=OPTION."
     ),
@@ -153,11 +143,12 @@ _CHOICES = {
 }
 
 
-def _explain_choice(text: str, given: Sequence[str]) -> str:
-    """A sentence on a group without an option, or a key that is not there; empty for others."""
-    for begin, sentence in _CHOICES.items():
+def _explain_known(text: str, given: Sequence[str]) -> str:
+    """What `_KNOWN` has for a message; empty if it is none of them."""
+    key = found[1] if (found := re.search(r"full_key: (\S+)", text)) else "A value"
+    for begin, sentence in _KNOWN.items():
         if found := re.match(begin, text):
-            return sentence.format(" ".join(given), *found.groups())
+            return sentence.format(" ".join(given), *found.groups(), key=key)
     return ""
 
 

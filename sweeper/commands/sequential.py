@@ -36,13 +36,15 @@ def run_sequential(
 
     Args:
         configs: of the grid's points, resolved.
-        options: `question`, `metric`, `metric_mode`, `results`, `retry`, `rerun` and `code` of
-            the command, `first_look`, `seeds_per_look` and `give_up` of `hydra.sweeper`.
+        options: `first_look`, `seeds_per_look` and `give_up` of `hydra.sweeper`.
         launch: executes runs.
 
     Raises:
         ValueError: for bad input, before anything starts.
     """
+    asked = [*configs]
+    options = {**asked[0], **options}
+    configs = [{**config, "question": None} for config in asked]  # of this command, not of a run
     ledger = Ledger.from_setting(options["results"])
     _check_options(options)
     set_aside_and_report(ledger)

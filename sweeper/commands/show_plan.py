@@ -22,15 +22,7 @@ from sweeper.commands.user_conf import use_folder
 from sweeper.commands.user_facts import add_facts
 from sweeper.console.differences import Differences
 from sweeper.console.fitted_table import Column, FittedTable
-from sweeper.console.planned_runs import (
-    describe_course,
-    describe_guarantees,
-    describe_metric,
-    describe_rates,
-    describe_settings,
-    describe_validation,
-    draw_schedules,
-)
+from sweeper.console.planned_runs import DESCRIPTIONS, describe_guarantees, draw_schedules
 from sweeper.console.printing import note, say, text_console
 from sweeper.console.runs import (
     LAYOUT_COLUMNS,
@@ -255,26 +247,16 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
             "Layouts with ? are upper bounds until memory is traced (`sweeper plan --memory`)."
         )
     kinds = list({spec.kind: spec for spec in planned.specs}.values())
-    memory = [describe_memory(spec, planned.fits[spec.run_id]) for spec in kinds]
     sentences = [
-        *memory,
-        *map(describe_rates, kinds),
-        *map(describe_settings, kinds),
-        *map(describe_course, kinds),
-        *map(describe_metric, kinds),
-        *map(describe_validation, kinds),
+        *(describe_memory(spec, planned.fits[spec.run_id]) for spec in kinds),
+        *(describe(spec) for describe in DESCRIPTIONS for spec in kinds),
+        *planned.notes,
+        *(f"Warning: {warning}" for warning in planned.distinct_warnings),
+        *map(describe_guarantees, kinds),
+        describe_changes(planned.changes, planned.specs[0].config.code),
     ]
-    for sentence in dict.fromkeys(sentences):
-        if sentence:
-            console.print(sentence)
-    warnings = (f"Warning: {warning}" for warning in planned.distinct_warnings)
-    for text in (*planned.notes, *warnings):
-        console.print(text)
-    for sentence in dict.fromkeys(map(describe_guarantees, kinds)):
-        if sentence:
-            console.print(sentence)
-    if changes := describe_changes(planned.changes, planned.specs[0].config.code):
-        console.print(changes)
+    for sentence in filter(None, dict.fromkeys(sentences)):
+        console.print(sentence)
     new = sum(line["ledger"] == "new" for line in lines)
     are_new = f"{new:,} of them new" if lines[1:] else "new" if new else "not new"
     console.print(f"{several(len(lines), 'run')}, {are_new}. Nothing was started.")

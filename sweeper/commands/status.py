@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -21,7 +20,7 @@ from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_
 from sweeper.launch.queue.queue import Queue, list_queued
 from sweeper.launch.slurm.submissions import list_layouts, list_waiting_runs
 from sweeper.spec.config import Facts
-from sweeper.spec.outcomes import BAD_INPUT, DONE
+from sweeper.spec.outcomes import DONE
 from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import printable, several
 from sweeper.store.attempt import Attempt, AttemptState, Open, attempt_state
@@ -42,41 +41,35 @@ _LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the state of a results folder, or of a run; return the exit code."""
+    """Print the state of a results folder or a run; ValueError if there is none, or no terminal."""
     options, console = _parser().parse_intermixed_args(arguments), text_console()
-    named = find_named(options, "status")
-    if named is None:
-        return BAD_INPUT
-    ledger, run_id = named
+    ledger, run_id = find_named(options, "status")
     if options.json:
         found = run_overview(ledger, run_id) if run_id else overview(ledger)
         say(json.dumps(found, default=str))
     elif not options.watch:
         _show(ledger, run_id, console, _STATES_SHOWN)
     elif not console.is_terminal:
-        sys.stderr.write("--watch must have a terminal; got a file or a pipe. Leave it out.\n")
-        return BAD_INPUT
+        msg = "--watch must have a terminal; got a file or a pipe. Leave it out."
+        raise ValueError(msg)
     else:
         with suppress(KeyboardInterrupt):
             watch(ledger, run_id, console)
     return DONE
 
 
-def find_named(options: argparse.Namespace, command: str) -> tuple[Ledger, str] | None:
-    """The folder and the run that were named, the run empty for a folder; None if neither is there.
-
-    Then it is said.
-    """
+def find_named(options: argparse.Namespace, command: str) -> tuple[Ledger, str]:
+    """The folder and the run that were named, the run empty for a folder; ValueError if neither."""
     ledger = Ledger(Path(options.results))
     run_id = find_run(ledger, options.what) if options.what else ""
     if run_id or (options.what is None and ledger.results.is_dir()):
         return ledger, run_id
     got = options.results if options.what is None else options.what
-    sys.stderr.write(
+    msg = (
         f"{command} needs a results folder or a run id; got {got}. Run a sweep first, name its "
-        f"folder, or a run id that is in {options.results} (--results names another).\n"
+        f"folder, or a run id that is in {options.results} (--results names another)."
     )
-    return None
+    raise ValueError(msg)
 
 
 def watch(ledger: Ledger, run_id: str, console: Console) -> None:

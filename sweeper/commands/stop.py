@@ -8,20 +8,17 @@ from sweeper.console.printing import say
 from sweeper.launch.queue.queue import Queue
 from sweeper.launch.slurm.commands import cancel_waiting
 from sweeper.launch.slurm.submissions import list_layouts
-from sweeper.spec.outcomes import BAD_INPUT, DONE
+from sweeper.spec.outcomes import DONE
 from sweeper.spec.sentences import several
 from sweeper.store.attempt import Attempt, Open, attempt_state
 from sweeper.store.ledger import Ledger
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask them to stop, without waiting until they have; return the exit code."""
+    """Ask them to stop, without waiting until they have; ValueError if they are not there."""
     parser = argparse.ArgumentParser(prog="sweeper stop", description=__doc__)
     add_names(parser)
-    named = find_named(parser.parse_args(arguments), "stop")
-    if named is None:
-        return BAD_INPUT
-    ledger, run_id = named
+    ledger, run_id = find_named(parser.parse_args(arguments), "stop")
     if run_id:
         _stop_run(ledger, run_id)
     else:

@@ -166,8 +166,8 @@ def _run_point(_: DictConfig) -> None:
         multiprocessing.set_start_method("forkserver", force=True)
     is_job = HydraConfig.get().mode == RunMode.MULTIRUN
     try:
-        (settings,) = expand(config_loader(), task_words(HydraConfig.get()))
-        code = run_sweep([settings], settings, _launcher())
+        (config,) = expand(config_loader(), task_words(HydraConfig.get()))
+        code = run_sweep([config], _launcher())
     except (ValueError, OSError) as error:
         if is_job:
             raise
@@ -175,7 +175,7 @@ def _run_point(_: DictConfig) -> None:
     if not is_job:
         sys.exit(code)
     if code:  # exiting would stop the jobs after it
-        msg = f"the run has no result, see {settings['results']}"
+        msg = f"the run has no result, see {config['results']}"
         raise RuntimeError(msg)
 
 
@@ -194,29 +194,28 @@ def _launcher() -> Launch:
     return lambda tasks, ledger: run_here(tasks, ledger, machine)
 
 
-def run_sweep(
-    configs: Iterable[Mapping[str, Any]], settings: Mapping[str, Any], launch: Launch
-) -> int:
+def run_sweep(configs: Iterable[Mapping[str, Any]], launch: Launch) -> int:
     """Run a grid; return 0 if every run has a result, 1 if any has none.
 
-    The settings are `results`, `question`, `budget`, `retry`, `rerun`, `code` and `order` of the
-    command. ValueError, before anything starts, if a point is impossible, a run was trained with
-    other sources, or the budget does not cover the runs still to do.
+    ValueError, before anything starts, if a point is impossible, a run was trained with other
+    sources, or the budget does not cover the runs still to do.
     """
-    check_no_question(settings.get("question"))
-    ledger = Ledger.from_setting(settings.get("results"))
-    planned = plan(add_facts(configs, ledger.results), ledger)
+    first, *others = configs
+    check_no_question(first.get("question"))
+    ledger = Ledger.from_setting(first.get("results"))
+    planned = plan(add_facts([first, *others], ledger.results), ledger)
+    command = planned.specs[0].config  # its settings are the same in every point
     device = find_device(runs=1)
-    account = open_account(planned, ledger, device) if settings.get("budget") else None
+    account = open_account(planned, ledger, device)
     set_aside_and_report(ledger)
     ledger.prepare()
-    options = {name: settings.get(name) for name in ("retry", "rerun", "code")}
-    if tasks := claim_tasks(planned, ledger, **options):
+    what = {"retry": command.retry, "rerun": command.rerun, "code": command.code}
+    if tasks := claim_tasks(planned, ledger, **what):
         tasks = _add_predictions(tasks, Speeds(ledger, device))
-    if settings.get("order") == "information" and len(tasks) > 1:
+    if command.order == "information" and len(tasks) > 1:
         tasks = order_by_information(tasks)
     with live_table(planned.specs, ledger) as table:
-        _introduce(planned, tasks, table, settings.get("code"))
+        _introduce(planned, tasks, table, command.code)
         offered = LazyTasks(tasks, filter(account.fits, tasks) if account else tasks)
         return guard(lambda: _follow(offered, launch, ledger, table, account), table, ledger)
 

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import optuna
@@ -20,7 +20,8 @@ from sweeper.planning.plan import Event, plan
 from sweeper.spec.identity import scientific_part, targets
 from sweeper.spec.outcomes import DONE, RUN_FAILED, Outcome
 from sweeper.spec.run_spec import RunSpec, read_run_spec
-from sweeper.spec.sentences import several
+from sweeper.spec.sentences import read_model, several
+from sweeper.spec.values import Count, Settings
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import parse_as
 from sweeper.store.recovery import finish_abandoned
@@ -32,22 +33,28 @@ from sweeper.tuning.tuner import ConfigsOf, Tuner
 from sweeper.upstream.hydras import ConfigLoader
 
 
+class _Limits(Settings, extra="ignore"):
+    """What bounds the work of a command: options of its own and of hydra.sweeper."""
+
+    n_trials: Count
+    max_concurrent: Count
+    max_attempts: Count
+
+
 def run_tuning(
     overrides: Sequence[str], loader: ConfigLoader, options: Mapping[str, Any], launch: Launch
 ) -> int:
     """Tune at every compared point; return 0 if every trial has a result, 1 if any has none.
 
-    The options are those of the command and of `hydra.sweeper`. ValueError for bad input, before
-    anything starts.
+    The options are those of `hydra.sweeper`. ValueError for bad input, before anything starts.
     """
+    found = sort_overrides(overrides, loader)
+    with _naming_the_ends():
+        first = next(expand(loader, [*found.fixed, *next(found.points_with_ends())]))
+    options = {**first, **options}
     check_no_question(options["question"])
-    for name in ("n_trials", "max_concurrent", "max_attempts"):
-        value = options[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            msg = f"{name} must be a whole number, 1 or more; got {name}={value!r}."
-            raise ValueError(msg)
+    read_model(_Limits, options)
     ledger = Ledger.from_setting(options["results"])
-    found = sort_overrides([o for o in overrides if not o.startswith("n_trials=")], loader)
     settings = StudySettings(
         space=found.space,
         objective=parse_objective(options["objective"], options["metric"], options["metric_mode"]),
@@ -58,11 +65,8 @@ def run_tuning(
         return add_facts(expand(loader, [*found.fixed, *chosen]), ledger.results)
 
     configs = (config for words in found.points_with_ends() for config in find_configs(words))
-    try:
+    with _naming_the_ends():
         warnings = plan(configs, ledger).distinct_warnings
-    except ValueError as error:
-        msg = f"both ends of every tuned range must give a valid run. {error}"
-        raise ValueError(msg) from error
     compared = found.points[0] if len(found.points) > 1 else ()
     keys = [*found.space, *(word.lstrip("+").partition("=")[0] for word in compared)]
     ledger.prepare()
@@ -88,6 +92,16 @@ def run_tuning(
             say=table.say,
         )
         return guard(lambda: _run_trials(tuner, launch, table, options["retry"]), table, ledger)
+
+
+@contextmanager
+def _naming_the_ends() -> Generator[None]:
+    """Say of a refusal which points it is about: those that were not typed."""
+    try:
+        yield
+    except ValueError as error:
+        msg = f"both ends of every tuned range must give a valid run. {error}"
+        raise ValueError(msg) from error
 
 
 def _name_study(

@@ -1,4 +1,8 @@
-"""A table that fits its terminal: columns are wrapped or left out, but no number is cut."""
+"""A table that fits its terminal: columns are wrapped or left out, but no number is cut.
+
+rich's own table cuts or folds every column alike, and takes ten times as long, which tells in a
+plan of thousands of lines.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -109,10 +109,8 @@ class RunState:
         epoch = f"{self.epoch}/{self.spec.most_epochs}" if self.epoch or now else ""
         step = f"{now.step}/{now.steps}" if now and now.epoch > self.epoch else ""
         if self.unit == "examples":
-            epoch, step = (
-                "",
-                f"{self.steps_done}/{self.spec.total_steps}" if self.step or now else "",
-            )
+            is_begun, epoch = self.step or now, ""
+            step = f"{self.steps_done}/{self.spec.total_steps}" if is_begun else ""
         return RunLine(
             words=self.spec.words,
             layout=self.layout or self.spec.split.layout,

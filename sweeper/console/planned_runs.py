@@ -73,6 +73,12 @@ def describe_validation(spec: RunSpec) -> str:
     )
 
 
+#: What is said of each kind of run below the table, in this order.
+DESCRIPTIONS = (
+    describe_rates, describe_settings, describe_course, describe_metric, describe_validation,
+)  # fmt: skip
+
+
 def describe_guarantees(spec: RunSpec) -> str:
     """The guarantees found to hold for the user's module; empty for our own module."""
     if not spec.config.has_own_code:

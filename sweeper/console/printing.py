@@ -9,13 +9,12 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from sweeper.spec.outcomes import BAD_INPUT
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 _WIDTH_OF_FILES = 10_000  # [cells]
 _WIDTH_OF_TERMINALS = 80  # whose width is unknown [cells]
@@ -104,13 +103,6 @@ def text_console(*, quiet: bool = False) -> "Console":
     if console.width < 1 or (not console.is_terminal and "COLUMNS" not in os.environ):
         console.width = _WIDTH_OF_TERMINALS if console.is_terminal else _WIDTH_OF_FILES
     return console
-
-
-def text_table(*columns: str, **settings: Any) -> "Table":
-    """An empty table whose columns are right-aligned and never wrap."""
-    from rich.table import Column, Table
-
-    return Table(*(Column(name, justify="right", no_wrap=True) for name in columns), **settings)
 
 
 class HintingParser(argparse.ArgumentParser):

@@ -6,7 +6,7 @@ from typing import Any
 
 from sweeper.spec.identity import scientific_part
 from sweeper.spec.outcomes import Outcome
-from sweeper.spec.run_spec import run_spec
+from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.worker_args import KEPT, kept_checkpoint
 from sweeper.store.attempt import Attempt
 from sweeper.store.checkpoint_checksum import is_sound
@@ -19,8 +19,8 @@ _FREE = (
 )  # fmt: skip
 
 
-def find_parent(asked: str, config: Mapping[str, Any], ledger: Ledger) -> Mapping[str, Any]:
-    """The config with the `branch` that is asked for as its run, epochs and batch.
+def specify_branch(asked: str, config: Mapping[str, Any], ledger: Ledger) -> RunSpec:
+    """The run of a config that begins where `branch` asks: at a run, its epochs and batch.
 
     Without an id the parent is the run of the same words with `branch=null batch=<base_batch>`. A
     position may be a number of examples instead, as `@184320ex`, at which an epoch ends.
@@ -64,8 +64,8 @@ def find_parent(asked: str, config: Mapping[str, Any], ledger: Ledger) -> Mappin
         )
         raise ValueError(msg)
     branch = {"run": run_id, "epochs": position, "batch": parent.spec.config.batch}
-    made = {**config, "branch": branch}
-    own, its = (scientific_part(s.identified) for s in (run_spec(made), parent.spec))
+    made = run_spec({**config, "branch": branch})
+    own, its = (scientific_part(s.identified) for s in (made, parent.spec))
     differing = [k for k in {**own, **its} if k not in _FREE and own.get(k) != its.get(k)]
     if differing or plan.first:
         what = ", ".join(differing) or "branch, as the parent is one itself"

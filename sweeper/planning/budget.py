@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
-from sweeper.planning.plan import Event, Plan, Task, is_settled
+from sweeper.planning.plan import Event, Plan, Task
 from sweeper.planning.seconds import Speeds
 from sweeper.spec.config import RunConfig
 from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.sentences import several
-from sweeper.store.attempt import Attempt
+from sweeper.store.attempt import Attempt, Open, attempt_state
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import read_mapping
 
@@ -48,10 +48,11 @@ def left_hours(specs: Sequence[RunSpec], ledger: Ledger, device: Device) -> dict
         if (seconds := speeds.predict(spec)) is None:
             found[spec.run_id] = None
             continue
-        last = 0 if spec.config.rerun else ledger.last_attempt(spec.run_id)
-        attempt = Attempt.load(ledger, spec.run_id, last) if last else None
-        is_resumed = attempt is not None and attempt.checkpoint.exists()
-        left = max(0.0, 1 - attempt.steps() / spec.total_steps) if attempt and is_resumed else 1.0
+        last, left = ledger.last_attempt(spec.run_id), 1.0
+        if attempt := Attempt.load(ledger, spec.run_id, last) if last else None:
+            is_held = attempt_state(ledger, spec.run_id, last) is Open.HELD
+            if is_held or (attempt.checkpoint.exists() and not spec.config.rerun):
+                left = max(0.0, 1 - attempt.steps() / spec.total_steps)
         found[spec.run_id] = left * seconds.total * spec.split.world_size / 3600
     return found
 
@@ -130,7 +131,7 @@ class Account:
 
     def handle(self, event: Event) -> None:
         """Account for the attempts that began and ended."""
-        for attempt in event.began:
+        for attempt in (*event.began, *event.elsewhere):
             self._ranks[attempt.spec.run_id] = attempt.spec.split.world_size
             self._began_at[attempt.spec.run_id] = time.monotonic()
         for run_id in event.ended:
@@ -163,16 +164,7 @@ def open_account(planned: Plan, ledger: Ledger, device: Device) -> Account | Non
     config = planned.specs[0].config
     if config.budget is None:
         return None
-    again = planned.changes.keys() if config.code == "rerun" else ()
-    runs = [
-        spec
-        for spec in planned.specs
-        if config.rerun
-        or spec.run_id in again
-        or spec.run_id in planned.early
-        or (row := planned.ended.get(spec.run_id)) is None
-        or not is_settled(row.outcome, config.retry)
-    ]
+    runs = planned.to_do(retry=config.retry, rerun=config.rerun, code=config.code)
     hours, spent = left_hours(runs, ledger, device), spent_hours(planned.specs, ledger)
     check_budget(config, hours, runs, spent=spent)
     return Account(left=config.budget - spent, hours=hours)

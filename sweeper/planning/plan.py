@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sweeper.planning.branches import find_parent
+from sweeper.planning.branches import specify_branch
 from sweeper.planning.class_checks import check_names, check_settings
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.planning.equivalent_runs import find_equivalent_runs
@@ -44,6 +44,22 @@ class Plan:
         """The runs that have neither finished nor diverged."""
         done = {run_id for run_id, row in self.ended.items() if row.outcome.is_result}
         return [spec for spec in self.specs if spec.run_id not in done]
+
+    def trained_again(self, *, rerun: str | None, code: str | None) -> Set[str]:
+        """The ids of the runs whose results and checkpoints a command does not use."""
+        ids = {spec.run_id for spec in self.specs}
+        return ids if rerun else ids & self.changes.keys() if code == "rerun" else set()
+
+    def to_do(self, *, retry: str | None, rerun: str | None, code: str | None) -> list[RunSpec]:
+        """The runs that a command trains, or waits for if another process trains them.
+
+        Finished and diverged runs are settled. Runs that failed after an optimizer step are tried
+        again only on request; those that failed before it, were preempted, timed out or ran out of
+        memory are always tried again.
+        """
+        again = self.trained_again(rerun=rerun, code=code)
+        settled = {i for i, row in self.ended.items() if is_settled(row.outcome, retry)}
+        return [s for s in self.specs if s.run_id not in settled - self.early - again]
 
     @property
     def distinct_warnings(self) -> list[str]:
@@ -139,7 +155,8 @@ def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str,
         try:
             known = _with_measured_noise(config, ledger, noise_scales)
             asked = known.get("branch")  # read before, if not a text
-            spec = run_spec(find_parent(asked, known, ledger) if isinstance(asked, str) else known)
+            is_branch = isinstance(asked, str)
+            spec = specify_branch(asked, known, ledger) if is_branch else run_spec(known)
             repeats += spec.run_id in specs
             first = specs.setdefault(spec.run_id, spec)
             if first is not spec:
@@ -206,48 +223,38 @@ def claim_tasks(
 ) -> list[Task]:
     """The attempts to make now, after writing rows for abandoned attempts.
 
-    Finished and diverged runs are settled. Runs that failed after an optimizer step are tried again
-    only on request; those that failed before it, were preempted, timed out or ran out of memory are
-    always tried again. ValueError if runs were trained with other sources and `code` does not say
-    what to do.
+    ValueError if runs were trained with other sources and `code` does not say what to do.
     """
     if not rerun:
         check_code(planned.changes, code, num_runs=len(planned.specs))
     finish_abandoned(ledger)
-    again = {spec.run_id for spec in planned.specs} if rerun else set[str]()
-    if code == "rerun":
-        again |= {*planned.changes}
+    again = planned.trained_again(rerun=rerun, code=code)
     if again:
         ledger.supersede(again)
-    since = set[str]()
-    found = [
-        _task(s, planned, ledger, retry, since, rerun=s.run_id in again) for s in planned.specs
-    ]
+    tasks, since = list[Task](), set[str]()
+    for spec in planned.to_do(retry=retry, rerun=rerun, code=code):
+        task, end = _task(spec, planned, ledger, is_again=spec.run_id in again)
+        tasks.append(task)
+        if end and is_settled(end.outcome, retry) and spec.run_id not in again:
+            since.add(spec.run_id)  # it has ended since the plan was made
     published = since & ledger.ended().keys() if since else since  # the others lost their rows
-    return [task for task in found if task and task.spec.run_id not in published]
+    return [task for task in tasks if task.spec.run_id not in published]
 
 
 def _task(
-    spec: RunSpec, planned: Plan, ledger: Ledger, retry: str | None, since: set[str], *, rerun: bool
-) -> Task | None:
-    """The attempt to make; adds the run to `since` if it has ended since the plan was made."""
+    spec: RunSpec, planned: Plan, ledger: Ledger, *, is_again: bool
+) -> tuple[Task, End | None]:
+    """The attempt to make, and the end of one whose row the plan does not have."""
     ended = planned.ended.get(spec.run_id)
-    is_early = spec.run_id in planned.early
-    if ended and not rerun and not is_early and is_settled(ended.outcome, retry):
-        return None
     last, row = ledger.last_attempt(spec.run_id), ended.attempt if ended else 0
     if row >= last:
-        return Task(spec=spec, number=row + 1, from_scratch=rerun)
+        return Task(spec=spec, number=row + 1, from_scratch=is_again), None
     end = attempt_state(ledger, spec.run_id, last)
-    if end is Open.HELD:  # running in another process: that attempt is what to wait for
-        return Task(spec=spec, number=last)
     if end is Open.ABANDONED:
         end = recover_attempt(ledger, spec.run_id, last)
-        if end is None:  # another process has taken it over
-            return Task(spec=spec, number=last)
-    if is_settled(end.outcome, retry) and not rerun:
-        since.add(spec.run_id)
-    return Task(spec=spec, number=last + 1, from_scratch=rerun)
+    if end is None or end is Open.HELD:  # running in another process, which may have taken it over
+        return Task(spec=spec, number=last), None
+    return Task(spec=spec, number=last + 1, from_scratch=is_again), end
 
 
 def is_settled(outcome: Outcome, retry: str | None) -> bool:

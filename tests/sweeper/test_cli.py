@@ -12,21 +12,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from sweeper import CONFIG_FOLDER, cli
+from sweeper import CONFIG_FOLDER
 from sweeper.cli import _GROUPS, COMMANDS, main
 from sweeper.commands import sweep
 
 
+def start(*words, python=("-m", "sweeper"), **options):
+    """The command in a process of its own: its code and what it printed."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, *python, *words]
+    return subprocess.run(command, text=True, check=False, timeout=900, **{**pipes, **options})
+
+
 def complete(line: str) -> list[str]:
     """What the shell is offered for the last word of a line."""
-    return subprocess.run(
-        [sys.executable, "-m", "sweeper", "-sc", "query=bash"],
-        env={**os.environ, "COMP_LINE": line},
-        text=True,
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=900,
-    ).stdout.split()
+    said = start("-sc", "query=bash", env={**os.environ, "COMP_LINE": line})
+    assert said.returncode == 0
+    return said.stdout.split()
 
 
 def test_the_help_names_every_command_and_every_group_with_its_options(command):
@@ -59,8 +61,8 @@ def test_the_version_is_that_of_the_package(command):
 
 def test_without_an_installation_it_says_where_it_is():
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-S", "-m", "sweeper", "--version"]  # -S: without packages
-    said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+    said = start("--version", python=["-S", "-m", "sweeper"], cwd=root)  # -S: without packages
 
     assert said.stdout == f"sweeper in {root}, not installed\n", said.stderr
 
@@ -101,13 +103,9 @@ def test_what_the_file_system_refuses_is_a_sentence_whatever_hydra_is_set_to(res
     (results / "runs/x.parquet").touch()  # which is damaged
     (results / "damaged").touch()
     path = results / "damaged/runs"
-    done = subprocess.run(
-        [sys.executable, "-m", "sweeper", *mode, "batch=3840", f"results={results}"],
-        env={**os.environ, "HYDRA_FULL_ERROR": "0"},
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+
+    full = {**os.environ, "HYDRA_FULL_ERROR": "0"}
+    done = start(*mode, "batch=3840", f"results={results}", env=full)
 
     assert done.returncode == 2
     assert done.stdout + done.stderr == (
@@ -122,11 +120,7 @@ def test_the_help_waits_for_neither_hydra_nor_torch():
         "try: main()\nexcept SystemExit: print(sorted({'hydra', 'torch'} & {*sys.modules}))"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", script], text=True, stdout=subprocess.PIPE, check=True
-    )
-
-    assert done.stdout.endswith("\n[]\n")
+    assert start(python=["-c", script]).stdout.endswith("\n[]\n")
 
 
 @pytest.fixture
@@ -211,14 +205,6 @@ def test_the_first_word_may_be_a_command_a_key_or_a_group():
     assert {*COMMANDS, "batch=", "warmup=", "lr_rule=", "optimizer."} <= {*choices}
 
 
-@pytest.mark.parametrize("order", [("--json", "batch=3840"), ("batch=3840", "--json")])
-def test_flags_may_stand_before_and_between_overrides(command, order, tmp_path):
-    said = command("plan", *order, "warmup=0", f"results={tmp_path}", "--no-memory")
-
-    assert said.returncode == 0, said.stderr
-    assert '"global_batch": 3840' in said.stdout
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -233,10 +219,7 @@ def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(command):
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        ended = subprocess.run(
-            [sys.executable, "-m", "sweeper", *command.split()],
-            stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=900,
-        )  # fmt: skip
+        ended = start(*command.split(), stdout=writer)
     finally:
         os.close(writer)
 
@@ -244,10 +227,7 @@ def test_a_reader_that_leaves_early_ends_a_command_without_a_traceback(command):
 
 
 def test_a_python_without_assertions_is_refused(tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-O", "-m", "sweeper", "-m", "seed=range(0,2)", f"results={tmp_path}"],
-        capture_output=True, text=True, check=False, timeout=900,
-    )  # fmt: skip
+    ended = start("-m", "seed=0,1", f"results={tmp_path}", python=["-O", "-m", "sweeper"])
 
     said = "Python must keep assertions; got -O or PYTHONOPTIMIZE. Start it without them.\n"
     assert (ended.returncode, ended.stderr) == (2, said)
@@ -257,10 +237,7 @@ def test_a_python_without_assertions_is_refused(tmp_path):
 def test_output_that_cannot_be_written_ends_a_command_with_a_sentence(words):
     """A full disk; /dev/full is one."""
     with Path("/dev/full").open("w") as full:
-        ended = subprocess.run(
-            [sys.executable, "-m", *words],
-            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=900,
-        )  # fmt: skip
+        ended = start(*words, python=["-m"], stdout=full)
 
     said = "Standard output must be writable; got: No space left on device. Redirect it elsewhere."
     assert (ended.returncode, ended.stderr) == (2, f"{said}\n")
@@ -280,34 +257,35 @@ def test_closed_streams_lead_nowhere_here_and_in_what_is_started():
     assert subprocess.run(command, shell=True, check=False).returncode == 0
 
 
+@pytest.fixture
+def ends_by(monkeypatch):
+    """Let a function end in some way; the handler of Ctrl-C is put back."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def put(name, end):
+        def ended(_):
+            raise end
+
+        monkeypatch.setattr(name, ended)
+
+    yield put
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("end", [KeyboardInterrupt(), SystemExit(130)], ids=repr)
-def test_ctrl_c_while_a_stopped_command_leaves_prints_no_traceback(end, monkeypatch):
-    before = signal.getsignal(signal.SIGINT)
+def test_ctrl_c_while_a_stopped_command_leaves_prints_no_traceback(end, ends_by):
+    ends_by("sweeper.cli._run", end)
 
-    def stopped(_):
-        raise end
-
-    monkeypatch.setattr(cli, "_run", stopped)
-    try:
-        with pytest.raises(SystemExit, match="130"):
-            main()
-        signal.raise_signal(signal.SIGINT)  # ignored
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    signal.raise_signal(signal.SIGINT)  # ignored
 
 
-def test_ctrl_c_in_an_analysis_is_no_traceback(monkeypatch, capsys):
-    before = signal.getsignal(signal.SIGINT)
+def test_ctrl_c_in_an_analysis_is_no_traceback(ends_by, capsys):
+    ends_by("analysis.cli.main", KeyboardInterrupt())
 
-    def pressed(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("analysis.cli.main", pressed)
-    try:
-        with pytest.raises(SystemExit, match="130"):
-            runpy.run_module("analysis.__main__", run_name="__main__")
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(SystemExit, match="130"):
+        runpy.run_module("analysis.__main__", run_name="__main__")
 
     assert capsys.readouterr().err == "Stopped.\n"
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.commands.overrides import expand, merge_preset, preset_overrides
 from sweeper.commands.refusals import refuse
+from sweeper.commands.tuning_overrides import sort_overrides
 from sweeper.planning.plan import plan
 from sweeper.store.ledger import Ledger
 
@@ -22,9 +24,16 @@ def read_answers() -> dict[str, list[str]]:
     return found
 
 
+def plan_words(loader, typed):
+    words = merge_preset(preset_overrides(loader, typed), typed)
+    if "hydra/sweeper=optuna" in typed:
+        sort_overrides(words, loader)
+    plan(expand(loader, words), Ledger(Path("results")))
+
+
 @pytest.mark.parametrize(("words", "said"), read_answers().items())
 def test_words_that_cannot_be_planned_are_refused_in_sentences(
-    grid, tmp_path, monkeypatch, capsys, words, said
+    loader, tmp_path, monkeypatch, capsys, words, said
 ):
     typed = shlex.split(words)
     monkeypatch.chdir(tmp_path)
@@ -32,7 +41,7 @@ def test_words_that_cannot_be_planned_are_refused_in_sentences(
     capsys.readouterr()
 
     with pytest.raises(ValueError, match=r".") as refused:
-        plan(grid(*typed), Ledger(Path("results")))
+        plan_words(loader, typed)
 
     assert refuse(refused.value) == 2
     assert capsys.readouterr().err.splitlines() == ["Nothing was started.", *said]

@@ -57,19 +57,13 @@ def _rename_check(folder: Path) -> Check:
 
 
 def _claim_check(folder: Path) -> Check:
-    """A folder or a link can be created only once: that is how runs are claimed."""
-    file, link = folder / "file", folder / "linked"
-    file.touch()
-    claims = {
-        "a folder can be created twice": (folder / "claim").mkdir,
-        "a file can be linked twice": lambda: os.link(file, link),
-    }
-    for trouble, claim in claims.items():
-        claim()
-        with contextlib.suppress(FileExistsError):
-            claim()
-            return broken("claims", trouble, "Use another file system.")
-    return good("claims", "a folder is created once, a file linked once")
+    """A folder can be created only once: that is how runs are claimed."""
+    claim = folder / "claim"
+    claim.mkdir()
+    with contextlib.suppress(FileExistsError):
+        claim.mkdir()
+        return broken("claims", "a folder can be created twice", "Use another file system.")
+    return good("claims", "a folder is created once")
 
 
 def _clock_check(folder: Path) -> Check:

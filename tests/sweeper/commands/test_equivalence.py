@@ -132,6 +132,7 @@ def test_a_users_module_is_compared_and_what_makes_it_differ_is_said(
     said = capsys.readouterr().out
     assert code == (not is_additive)
     assert said.count("DIFFERS") == (0 if is_additive else 2)
+    assert ("\nsame on every layout: the loss " in said) is not is_additive
     assert ("Take the mean over examples." in said) is not is_additive
     assert ("The largest difference is in " in said) is not is_additive
 
@@ -163,24 +164,6 @@ def test_a_metric_that_differs_is_told_where_the_weights_agree(changes, verdict)
 
     assert row.verdict == verdict
     assert (row.same_training and not row.holds) == (verdict == "value DIFFERS")
-
-
-@pytest.mark.slow
-def test_layouts_of_a_users_module_that_differ_are_told_why(tmp_path, monkeypatch, capsys):
-    """By what differs first in the trial, as the doctor says it; nothing of our own modules."""
-    monkeypatch.chdir(tmp_path)
-    own = [
-        "module._target_=late_users.SummedModule",
-        "data._target_=users.DataModule",
-    ]
-    words = ["batch=32", "metric=val/mse/dataloader_idx_0", "metric_mode=min"]
-
-    assert main([*own, *words, "--layouts=1x1,1x2", "--precision=64-true"]) == 1
-
-    shown, _ = capsys.readouterr()
-    assert "DIFFERS" in shown
-    assert "\nsame on every layout: the loss " in shown
-    assert "Take the mean over examples." in shown
 
 
 def test_a_schedule_in_parts_of_the_training_is_compared_over_an_epoch(capsys):

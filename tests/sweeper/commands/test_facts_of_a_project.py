@@ -272,12 +272,23 @@ def test_nothing_found_to_hold_is_not_nothing_looked_at(fill):
     assert planned_columns(run_spec(config))["guarantees"] == ""
 
 
-def test_the_doctor_says_each_thing_and_looks_again_each_time(fill, grid, tmp_path):
-    fill(*WORDS)
-    (config,) = grid(*WORDS, f"results={tmp_path}")
-    list(project_checks(config))
+@pytest.fixture
+def examine(fill, grid, tmp_path, monkeypatch):
+    """The doctor's checks of a project, whose first steps may fail."""
 
-    checks = list(project_checks(config))
+    def run(*words, why="", **options):
+        fill(*WORDS)
+        monkeypatch.setattr(project, "find_error", lambda config: why)
+        (config,) = grid(*words, f"results={tmp_path}")
+        return list(project_checks(config, **options))
+
+    return run
+
+
+def test_the_doctor_says_each_thing_and_looks_again_each_time(examine, fill):
+    examine(*WORDS)
+
+    checks = examine(*WORDS)
 
     assert [(check.severity, check.what, check.found, check.do) for check in checks] == [
         (Severity.GOOD, "data", "96 training examples", ""),
@@ -295,44 +306,33 @@ def test_the_doctor_says_each_thing_and_looks_again_each_time(fill, grid, tmp_pa
     assert len(fill.measured) == 3
 
 
+BATCH_BROKEN = "lightning_modules.callbacks.batch_contract.BatchContractBroken"
+
+
 @pytest.mark.parametrize(
-    ("words", "why", "severity", "what"),
+    ("words", "why", "severity", "what", "is_ours"),
     [
-        (METRIC, "RuntimeError: no, in my.py, line 3", Severity.BROKEN, "first steps"),
-        (METRIC, f"ValueError: {METRIC_NOT_LOGGED}; got", Severity.BROKEN, "metric"),
-        ([], f"ValueError: {METRIC_NOT_LOGGED}; got", Severity.WARNING, "metric"),
+        (METRIC, "RuntimeError: no, in my.py, line 3", Severity.BROKEN, "first steps", False),
+        (
+            METRIC,
+            "ValueError: not a float, in my.py, line 3",
+            Severity.BROKEN,
+            "first steps",
+            False,
+        ),
+        (METRIC, f"ValueError: {METRIC_NOT_LOGGED}; got", Severity.BROKEN, "metric", False),
+        ([], f"ValueError: {METRIC_NOT_LOGGED}; got", Severity.WARNING, "metric", False),
+        (METRIC, "ValueError: batch must be one. Give one", Severity.BROKEN, "first steps", True),
+        (METRIC, f"{BATCH_BROKEN}: no step", Severity.BROKEN, "first steps", True),
     ],
 )
-def test_the_doctor_says_what_fails_the_first_steps(
-    fill, grid, tmp_path, monkeypatch, words, why, severity, what
+def test_the_doctor_says_what_fails_the_first_steps_and_whose_error_it_is(
+    examine, words, why, severity, what, is_ours
 ):
-    fill(*WORDS)
-    monkeypatch.setattr(project, "find_error", lambda config: why)
-    (config,) = grid(*WORDS, *words, f"results={tmp_path}")
-
-    _, check, *_ = project_checks(config)
+    _, check, *_ = examine(*WORDS, *words, why=why)
 
     assert (check.severity, check.what) == (severity, what)
-    assert check.found == why.removeprefix("ValueError: ")
-
-
-@pytest.mark.parametrize(
-    ("why", "is_ours"),
-    [
-        ("ValueError: batch must be one. Give one", True),
-        ("lightning_modules.callbacks.batch_contract.BatchContractBroken: no step", True),
-        ("ValueError: could not convert string to float, in my.py, line 3", False),
-    ],
-)
-def test_the_doctor_does_not_call_our_refusals_errors_of_the_user(
-    fill, grid, tmp_path, monkeypatch, why, is_ours
-):
-    fill(*WORDS)
-    monkeypatch.setattr(project, "find_error", lambda config: why)
-    (config,) = grid(*WORDS, *METRIC, f"results={tmp_path}")
-
-    _, check, *_ = project_checks(config)
-
+    assert check.found.endswith(why.partition(": ")[2])
     assert check.found.startswith("sweeper cannot train it, because ") == is_ours
     assert (check.do == "") == is_ours
 
@@ -345,21 +345,17 @@ def test_a_seed_that_a_module_is_given_as_a_number_holds_for_that_seed(fill):
     assert ["seeds apply" in config["guarantees"] for config in configs] == [True, False]
 
 
-def test_the_doctor_says_what_a_sweep_would_refuse(fill, grid, tmp_path):
-    fill(*WORDS)
-    (config,) = grid(*WORDS, "warmup=5", "epochs=4", f"results={tmp_path}")
-
-    _, check, *_ = project_checks(config)
+def test_the_doctor_says_what_a_sweep_would_refuse(examine):
+    _, check, *_ = examine(*WORDS, "warmup=5", "epochs=4")
 
     assert (check.severity, check.what) == (Severity.BROKEN, "config")
     assert check.found.startswith("warmup must be shorter than the training; got warmup=5")
 
 
-def test_the_doctor_takes_a_batch_that_few_data_have(fill, grid, tmp_path):
-    fill(*WORDS)
-    (config,) = grid(*WORDS[:4], "warmup=0", "epochs=4", f"results={tmp_path}", *METRIC)
+def test_the_doctor_takes_a_batch_that_few_data_have(examine):
+    words = [*WORDS[:4], *METRIC, "warmup=0", "epochs=4"]
 
-    _, batch, steps, *_ = project_checks(config, has_batch=False)
+    _, batch, steps, *_ = examine(*words, has_batch=False)
 
     assert batch.found == "64 is checked, as the default is more than the data"
     assert steps.severity == Severity.GOOD
@@ -441,13 +437,7 @@ def test_of_several_that_which_cannot_be_made_is_named(grid, tmp_path, monkeypat
 
 
 def test_a_class_on_the_command_line_gets_no_settings_of_the_default():
-    words = [
-        "batch=1",
-        "data._target_=a.B",
-        "+data.root=x",
-        "model._target_=c.D",
-        "model=small_cnn",
-    ]
+    words = ["batch=1", "data._target_=a.B", "+data.root=x", "model._target_=c.D", "model=gpt"]
 
     assert add_own_classes(words) == ["batch=1", "data=own", *words[1:]]
 

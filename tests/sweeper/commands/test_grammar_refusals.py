@@ -5,10 +5,9 @@ import sys
 import pytest
 from hydra.types import RunMode
 
-from sweeper.commands.refusals import check_dashes, explain_error, explain_unreadable, refuse
+from sweeper.commands.refusals import check_dashes, explain_error, explain_unreadable
 from sweeper.commands.show_plan import configs_of, main
 from sweeper.console.printing import HintingParser
-from sweeper.spec.run_spec import run_spec
 
 
 @pytest.mark.parametrize(
@@ -83,20 +82,6 @@ def test_a_setting_that_a_recipe_has_made_impossible_can_be_taken_away(monkeypat
     said = "It is set by +recipe=nado2021_nesterov: add ~optimizer.momentum to remove it.\n"
     assert capsys.readouterr().err.endswith(said)
     assert main([*words, "~optimizer.momentum", "--no-memory"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("typed", "hint"),
-    [("+lr=1", "Did you mean base_lr?"), ("+recipies=x", "Did you mean +recipe?"),
-     ("+foo=1", "See them all with --cfg job.")],
-)  # fmt: skip
-def test_a_key_that_was_added_and_is_none_gets_the_same_hint(typed, hint, grid, capsys):
-    with pytest.raises(ValueError, match="must be a config key") as refused:
-        run_spec(*grid(typed))
-
-    refuse(refused.value)
-
-    assert capsys.readouterr().err.splitlines()[1].endswith(f". {hint}")
 
 
 @pytest.mark.parametrize(

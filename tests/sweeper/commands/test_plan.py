@@ -151,14 +151,6 @@ def test_a_plan_says_that_nobody_would_answer_a_question(sweeper, is_refused, tm
     assert (refusal in capsys.readouterr().err) == is_refused
 
 
-def test_a_wrong_setting_of_the_launcher_is_refused_before_a_cluster_is_asked(tmp_path, capsys):
-    words = ["hydra/launcher=slurm", "hydra.launcher.warning_s=3590", f"results={tmp_path}"]
-
-    assert main(words) == 2
-
-    assert "warning_s, and that more than 60 s below the time limit" in capsys.readouterr().err
-
-
 def test_of_a_range_that_is_tuned_both_ends_are_planned(tmp_path, capsys):
     words = [
         *WORDS,

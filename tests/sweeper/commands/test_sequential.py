@@ -5,45 +5,32 @@ import re
 import subprocess
 import sys
 import time
-from functools import cache
 
 import numpy as np
 import pytest
-from hydra import compose, initialize_config_dir
 
-from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import expand, to_plain_values
+from sweeper.commands.overrides import expand
 from sweeper.commands.sequential import run_sequential
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import Event
 from sweeper.spec.outcomes import Outcome
 from sweeper.store.attempt import Attempt, End
+from sweeper.store.ledger import Ledger
 from sweeper.store.questions import read_questions
-from sweeper.upstream.hydras import VERSION_BASE
 
 WARMUPS = ["warmup=0,1,2", "epochs=4", "seed=range(0,8)", "question='best warmup'"]
 
 
-@cache
-def settings_of_sweeper(*words):
-    with initialize_config_dir(**VERSION_BASE, config_dir=str(CONFIG_FOLDER)):
-        found = compose("config", ["hydra/sweeper=sequential", *words], return_hydra_config=True)
-    return to_plain_values({str(k): v for k, v in found.hydra.sweeper.items()})
-
-
 @pytest.fixture
-def ask(loader, results):
+def ask(loader, sweeper_settings, results):
     """Answer the question of some words with a launcher."""
 
     def run(launch, *words):
-        own = [w for w in words if w.startswith(("question", "retry", "budget"))]
-        (given,) = expand(loader, [*own, f"results={results}"])
-        options = {**given, **settings_of_sweeper(*(w for w in words if w.startswith("hydra")))}
-        words = [w for w in words if not w.startswith(("hydra", "question"))]
-        configs = list(expand(loader, [*words, f"results={results}"]))
-        named = {key: configs[0][key] for key in ("metric", "metric_mode")}
-        return run_sequential(configs, {**options, **named}, launch)
+        of_sweeper = [w for w in words if w.startswith("hydra")]
+        options = sweeper_settings("hydra/sweeper=sequential", *of_sweeper)
+        words = [w for w in words if not w.startswith("hydra")]
+        return run_sequential(expand(loader, [*words, f"results={results}"]), options, launch)
 
     return run
 
@@ -127,6 +114,8 @@ def test_seeds_are_added_to_all_arms_until_one_is_best(ask, results, capsys):
     assert answer is not None
     assert remembered(results)["answer"] == answer[0]
     assert re.search(rf"Decided after \d seeds. \d looks, {launch.made} runs used, \d+ of 24", said)
+    rows = Ledger(results).rows(Ledger(results).ended(), ["config_json"]).values()
+    assert {json.loads(row["config_json"])["question"] for row in rows} == {None}
 
 
 def test_what_is_out_gets_no_more_seeds(ask):

@@ -88,11 +88,10 @@ def test_one_run_is_stopped_for_good_whether_it_has_begun_or_not(queued, ledger,
     assert f"{runs[1]} is saved after its current step and ends" in said
 
 
-def test_a_folder_or_run_that_is_not_there_is_said_to_be(tmp_path, capsys):
-    assert stop.main([str(tmp_path / "mistyped")]) == 2
-    assert "stop needs a results folder or a run id" in capsys.readouterr().err
-    assert logs.main(["0123", "--results", str(tmp_path)]) == 2
-    assert "logs needs a results folder or a run id" in capsys.readouterr().err
+@pytest.mark.parametrize(("command", "named"), [(stop, "mistyped"), (logs, "0123")])
+def test_a_folder_or_run_that_is_not_there_is_said_to_be(tmp_path, command, named):
+    with pytest.raises(ValueError, match=f"needs a results folder or a run id; got {named}"):
+        command.main([named, "--results", str(tmp_path)])
 
 
 def test_a_log_is_printed_and_followed_until_the_attempt_has_ended(ledger, config, capsys):

@@ -1,15 +1,16 @@
 """What a sweep does around the place where its runs are made."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from sweeper.commands import sweep
-from sweeper.commands.show_plan import plan_grid
 from sweeper.planning.plan import Event, Task
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import End
 from sweeper.store.ledger import Ledger
 
@@ -17,14 +18,11 @@ FILES = 4
 
 
 def test_a_sweep_merges_its_small_files_while_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    grid: Callable[..., list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At no time are there more small files than the limit, and no row is lost."""
     monkeypatch.setattr(sweep, "_COMPACT_FROM", FILES)
-    words = ["batch=3840", "seed=range(10)", f"results={tmp_path}"]
-    planned, _ = plan_grid(words, config_dir=None)
-    settings = {"results": str(tmp_path), "retry": None, "rerun": None, "code": None}
-    most = 0
+    configs, most = grid("batch=3840", "seed=range(10)", f"results={tmp_path}"), 0
 
     def place(tasks: Sequence[Task], ledger: Ledger) -> Generator[Event]:
         nonlocal most
@@ -35,12 +33,11 @@ def test_a_sweep_merges_its_small_files_while_it_runs(
             end = End(outcome=Outcome.FINISHED, reason="trained")
             yield Event(ended={task.spec.run_id: end})
 
-    configs = [spec.config.resolved for spec in planned.specs]
-    assert sweep.run_sweep(configs, settings, place) == 0
+    assert sweep.run_sweep(configs, place) == 0
     assert most == FILES
     assert Ledger(tmp_path).num_small_files() == 10 % FILES
     runs, curves = (pd.read_parquet(tmp_path / table) for table in ("runs", "curves"))
-    assert set(runs["run_id"]) == {spec.run_id for spec in planned.specs}
+    assert set(runs["run_id"]) == {run_spec(config).run_id for config in configs}
     assert len(runs) == len(curves) == 10
 
 
@@ -58,16 +55,13 @@ def test_a_question_is_not_left_unanswered(command, tmp_path, words):
     assert not (tmp_path / "results").exists()
 
 
-def test_what_the_environment_tells_lightning_is_said_to_be_ignored(tmp_path, capsys, monkeypatch):
+def test_what_the_environment_tells_lightning_is_said_to_be_ignored(
+    grid, tmp_path, capsys, monkeypatch
+):
     """Else a row would hold an accuracy over one batch, and its config would not say so."""
     monkeypatch.setenv("PL_TRAINER_LIMIT_VAL_BATCHES", "1")
-    planned, _ = plan_grid(["batch=3840", f"results={tmp_path}"], config_dir=None)
 
-    sweep.run_sweep(
-        [spec.config.resolved for spec in planned.specs],
-        {"results": str(tmp_path)},
-        lambda tasks, ledger: (event for event in ()),
-    )
+    sweep.run_sweep(grid("batch=3840", f"results={tmp_path}"), lambda *_: (e for e in ()))
 
     assert (
         "Warning: runs ignore the environment's PL_TRAINER_LIMIT_VAL_BATCHES. Use "
@@ -79,16 +73,13 @@ def test_what_the_environment_tells_lightning_is_said_to_be_ignored(tmp_path, ca
     ("is_there", "remedy"),
     [(True, "Existing results are kept; "), (False, "was moved or removed while the sweep ran: ")],
 )
-def test_results_that_were_removed_are_not_said_to_be_kept(tmp_path, capsys, is_there, remedy):
-    planned, _ = plan_grid(["batch=3840", f"results={tmp_path / 'results'}"], config_dir=None)
-
+def test_results_that_were_removed_are_not_said_to_be_kept(grid, results, capsys, is_there, remedy):
     def place(_: Sequence[Task], ledger: Ledger) -> Generator[Event]:
         yield Event()
         if not is_there:
-            ledger.results.rename(tmp_path / "moved")
+            ledger.results.rename(results.with_name("moved"))
             (ledger.results / "attempts").mkdir(parents=True)  # by a program that makes all folders
         raise FileNotFoundError(2, "No such file or directory", str(ledger.results / "runs/a"))
 
-    configs = [spec.config.resolved for spec in planned.specs]
-    assert sweep.run_sweep(configs, {"results": str(tmp_path / "results")}, place) == 1
+    assert sweep.run_sweep(grid("batch=3840", f"results={results}"), place) == 1
     assert remedy in capsys.readouterr().out

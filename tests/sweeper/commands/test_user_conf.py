@@ -230,13 +230,6 @@ def test_a_run_has_an_output_folder_of_its_own(folder, tmp_path, command, mode):
     assert callback["dirpath"] == "${hydra:runtime.output_dir}/kept"
 
 
-@pytest.mark.parametrize("group", ["model", "module", "data"])
-def test_a_class_without_the_word_for_it_is_answered_with_the_word(command, group):
-    said = command("plan", f"{group}=mynet.Net")
-
-    assert said.stderr.endswith(f"For a class of your own: {group}._target_=mynet.Net.\n")
-
-
 def test_a_network_that_cannot_be_made_is_refused_before_anything_starts(command, results):
     said = command("-m", "model._target_=torch.nn.Threshold", "bn_span=1", f"results={results}")
 

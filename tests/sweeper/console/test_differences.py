@@ -154,17 +154,6 @@ def test_lines_in_a_file_name_what_differs_and_the_metric(results, grid, capsys)
     ]
 
 
-def test_progress_that_has_not_changed_is_not_repeated(results, grid, capsys, monkeypatch):
-    monkeypatch.setattr("sweeper.console.live._LINE_EVERY_S", -1.0)
-    monkeypatch.setattr("sweeper.console.live._REFRESH_S", -1.0)
-    table = LiveTable([run_spec(c) for c in grid("seed=0,1")], Ledger(results), text_console(), [])
-
-    for _ in range(3):
-        table.update(Event())
-
-    assert capsys.readouterr().out.splitlines() == ["progress 0/60 epochs; 2 waiting"]
-
-
 def test_what_is_tuned_is_shown_from_the_first_trial(results, grid, capsys):
     (config,) = grid("base_lr=0.0123456789")
     table = LiveTable([], Ledger(results), text_console(), keys=["base_lr"])

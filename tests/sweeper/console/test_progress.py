@@ -45,7 +45,7 @@ def report(attempt, **changes):
     write_step_progress(StepProgress.model_validate({**usual, **changes}), attempt.folder)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def hurry(monkeypatch):
     """Every event is shown."""
     monkeypatch.setattr(live, "_REFRESH_S", -1.0)
@@ -53,7 +53,12 @@ def hurry(monkeypatch):
     monkeypatch.setattr(live, "_LINES_OF_ALL", float("inf"))
 
 
-@pytest.mark.usefixtures("hurry")
+@pytest.fixture
+def table(specs, ledger):
+    """Of the runs, as lines in a file."""
+    return LiveTable(specs, ledger, text_console(), keys=[])
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_shows_steps_rate_and_time_left_inside_the_first_epoch(
     specs, ledger, begin, width
@@ -71,11 +76,9 @@ def test_the_table_shows_steps_rate_and_time_left_inside_the_first_epoch(
     assert "No room" not in screen.getvalue()
 
 
-@pytest.mark.usefixtures("hurry")
 def test_a_file_has_a_line_when_a_step_was_taken_and_none_when_nothing_happened(
-    specs, ledger, begin, capsys
+    table, specs, begin, capsys
 ):
-    table = LiveTable(specs, ledger, text_console(), keys=[])
     attempt = begin(specs[0])
     table.update(Event(began=[attempt]))
     for step in (8, 8, 8):
@@ -92,29 +95,25 @@ def test_a_file_has_a_line_when_a_step_was_taken_and_none_when_nothing_happened(
     ]
 
 
-def test_lines_of_a_long_sweep_are_fewer(specs, ledger):
-    table = LiveTable(specs, ledger, text_console(), keys=[])
+def test_lines_of_a_long_sweep_are_fewer(table, monkeypatch):
+    monkeypatch.undo()
 
     every = [table._line_every_s(table._started + s) for s in (0, 60, 3600, 86400)]
 
     assert every == pytest.approx([5, 5, 180, 600])
 
 
-@pytest.mark.usefixtures("hurry")
-def test_until_a_run_has_ended_the_pace_is_that_of_the_running_ones(specs, ledger, begin, capsys):
+def test_until_a_run_has_ended_the_pace_is_that_of_the_running_ones(table, specs, begin, capsys):
     """Half of the epochs of one run take 150 s; the other waits."""
-    table = LiveTable(specs, ledger, text_console(), keys=[])
     table.update(Event(began=[begin(specs[0], epoch=16, step=0, left_s=150.0)]))
 
     assert "1 running, 1 waiting; about 7m 30s left" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("hurry")
 def test_what_an_earlier_attempt_did_does_not_count_as_fast(
-    specs, ledger, begin, capsys, monkeypatch
+    table, specs, begin, capsys, monkeypatch
 ):
     """15 of 30 epochs were trained in 60 s, after those of an earlier attempt; 30 are left."""
-    table = LiveTable(specs, ledger, text_console(), keys=[])
     attempt = begin(specs[0], epoch=30, step=16, resumed_at=15.0)
     table.update(Event(began=[attempt]))
     monkeypatch.setattr(live.time, "monotonic", lambda: table._started + 60)
@@ -124,21 +123,17 @@ def test_what_an_earlier_attempt_did_does_not_count_as_fast(
     assert "1 finished, 1 waiting; about 2m 00s left" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("hurry")
 def test_without_runs_that_wait_the_longest_of_those_that_run_is_what_is_left(
-    specs, ledger, begin, capsys
+    table, specs, begin, capsys
 ):
-    table = LiveTable(specs, ledger, text_console(), keys=[])
     attempts = [begin(specs[0]), begin(specs[1], left_s=3600.0)]
     table.update(Event(began=attempts))
 
     assert "2 running; about 1h 00m left" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("hurry")
 @pytest.mark.parametrize("content", ["", '{"epoch": 1', "\x00\x00"])
-def test_a_damaged_report_leaves_what_was_known(specs, ledger, begin, capsys, content):
-    table = LiveTable(specs, ledger, text_console(), keys=[])
+def test_a_damaged_report_leaves_what_was_known(table, specs, begin, capsys, content):
     attempt = begin(specs[0])
     table.update(Event(began=[attempt]))
     (attempt.folder / "step-progress.json").write_text(content)
@@ -150,7 +145,6 @@ def test_a_damaged_report_leaves_what_was_known(specs, ledger, begin, capsys, co
     assert "step=4/16" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("hurry")
 def test_the_summary_of_a_stopped_sweep_has_no_run_that_is_running(specs, ledger, begin, capsys):
     with live_table(specs, ledger) as table:
         table.update(Event(began=[begin(specs[0])]))
@@ -186,11 +180,9 @@ def test_a_run_whose_end_could_not_be_written_is_stopped_if_this_command_had_it(
     assert f"1 {state}, 1 not started in 0s." in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("hurry")
-def test_a_run_tried_again_that_waits_in_a_queue_counts_once(specs, ledger, begin, capsys):
+def test_a_run_tried_again_that_waits_in_a_queue_counts_once(table, specs, ledger, begin, capsys):
     """It was preempted before this command, and its job goes back into the queue once more."""
     begin(specs[0]).end(End(outcome=Outcome.PREEMPTED, reason="SLURM took its nodes away"), ledger)
-    table = LiveTable(specs, ledger, text_console(), keys=[])
     queued = Event(queued=[specs[0].run_id])
     table.update(queued)
     again = Attempt.begin(specs[0], ledger, 2)
@@ -205,7 +197,6 @@ def test_a_run_tried_again_that_waits_in_a_queue_counts_once(specs, ledger, begi
     ]
 
 
-@pytest.mark.usefixtures("hurry")
 @pytest.mark.parametrize("length", ["steps=20", "examples=76800"])
 def test_a_run_in_steps_or_examples_is_as_far_as_its_steps(grid, ledger, begin, capsys, length):
     """20 steps of 3,840 examples are an epoch of 16 and 4 more; resumed at step 8."""

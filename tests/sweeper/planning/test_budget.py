@@ -7,10 +7,12 @@ import re
 import pytest
 
 from sweeper.planning import budget
-from sweeper.planning.budget import Account, check_budget, spent_hours
+from sweeper.planning.budget import Account, check_budget, left_hours, spent_hours
 from sweeper.planning.plan import Event, LazyTasks, Task, known_tasks
+from sweeper.planning.seconds import Timing, store_timings, time_kind
 from sweeper.spec.config import run_config
 from sweeper.spec.outcomes import Outcome
+from sweeper.spec.run_memory import CPU
 from sweeper.spec.run_spec import read_run_spec, run_spec
 from sweeper.store.attempt import Attempt, End
 
@@ -77,6 +79,35 @@ def test_attempts_count_from_their_beginning_to_their_last_sign_of_life(config, 
         os.utime(last, (began, began + 60 * minutes))
 
     assert spent_hours([spec], ledger) == pytest.approx(2 * 0.75, rel=1e-3)
+
+
+def test_a_run_that_another_process_trains_costs_what_it_has_left(config, ledger):
+    """Without a checkpoint, too, as nothing interrupts it."""
+    spec = run_spec(config(batch=3840, micro_batch=640, accelerator="cpu"))
+    timing = Timing(accumulation_steps=6, step_s=1.0, start_s=0.0, between_s=0.0)
+    store_timings(time_kind(spec.config.resolved, 640), "cpu", [timing], ledger.results)
+    attempt = Attempt.begin(spec, ledger, 1)
+    row = f'{{"epoch": 15, "step": {spec.total_steps // 2}}}\n'
+    (attempt.folder / "progress.jsonl").write_text(row)
+
+    (held,) = left_hours([spec], ledger, CPU).values()
+    attempt.end(End(outcome=Outcome.PREEMPTED, reason=""), ledger)
+    (lost,) = left_hours([spec], ledger, CPU).values()
+
+    assert (held, lost) == pytest.approx((spec.total_steps / 7200, spec.total_steps / 3600))
+
+
+def test_what_another_process_spends_on_a_run_counts(specs, ledger, monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now)
+    account = Account(left=2.5, hours={spec.run_id: 1.0 for spec in specs})
+    elsewhere, next_one = (Task(spec=spec, number=1) for spec in specs[:2])
+    assert account.fits(elsewhere)
+    account.handle(Event(elsewhere=[Attempt.begin(specs[0], ledger, 1)]))
+    now = 2 * 3600
+    account.handle(Event(ended={specs[0].run_id: End(outcome=Outcome.FINISHED, reason="")}))
+
+    assert not account.fits(next_one)
 
 
 def test_a_running_sweep_starts_nothing_that_would_pass_it(specs, ledger, monkeypatch):

@@ -34,14 +34,16 @@ def configs(config):
     return [config(model={"_target_": "ownnet.net.Net"}, seed=seed) for seed in (0, 1)]
 
 
+def to_do(planned, ledger, **asked):
+    """The ids of the runs that a command with these words begins."""
+    tasks = claim_tasks(planned, ledger, **{"retry": None, "rerun": None, **asked})
+    return [task.spec.run_id for task in tasks]
+
+
 def make(config, ledger, outcome="finished"):
     attempt = Attempt.begin(run_spec(config), ledger, 1)
     attempt.end(End(outcome=Outcome(outcome), reason=""), ledger)
     return attempt
-
-
-def ids(to_do):
-    return [task.spec.run_id for task in to_do]
 
 
 @pytest.mark.usefixtures("net")
@@ -51,7 +53,7 @@ def test_unchanged_sources_stand_without_a_word(configs, ledger):
     planned = plan(configs, ledger)
 
     assert planned.changes == {}
-    assert ids(claim_tasks(planned, ledger, retry=None, rerun=None)) == [planned.specs[1].run_id]
+    assert to_do(planned, ledger) == [planned.specs[1].run_id]
 
 
 @pytest.mark.usefixtures("net")
@@ -82,7 +84,7 @@ def test_a_result_of_other_sources_is_refused_before_anything_starts(net, config
     planned = plan(configs, ledger)
 
     with pytest.raises(ValueError, match="same sources of your project") as refused:
-        claim_tasks(planned, ledger, retry=None, rerun=None)
+        to_do(planned, ledger)
 
     assert str(refused.value) == (
         "all runs must be trained with the same sources of your project; got 1 of 2 runs trained "
@@ -99,18 +101,11 @@ def test_keep_lets_results_stand_and_rerun_makes_them_again_from_scratch(net, co
     planned = plan(configs, ledger)
     made, new = (spec.run_id for spec in planned.specs)
 
-    assert ids(claim_tasks(planned, ledger, retry=None, rerun=None, code="keep")) == [new]
-    to_do = claim_tasks(planned, ledger, retry=None, rerun=None, code="rerun")
-    assert ids(to_do) == [made, new]
-    assert [task.from_scratch for task in to_do] == [True, False]
+    assert to_do(planned, ledger, code="keep") == [new]
+    tasks = claim_tasks(planned, ledger, retry=None, rerun=None, code="rerun")
+    assert [(t.spec.run_id, t.from_scratch) for t in tasks] == [(made, True), (new, False)]
     assert ledger.ended() == {}
-
-
-def test_starting_all_over_needs_no_answer(net, configs, ledger):
-    make(configs[0], ledger)
-    net.write_text("Net = 2")
-
-    assert len(claim_tasks(plan(configs, ledger), ledger, retry=None, rerun="all")) == 2
+    assert to_do(planned, ledger, rerun="all") == [made, new]  # which needs no answer
 
 
 @pytest.mark.parametrize("outcome", ["preempted", "failed"])
@@ -151,7 +146,7 @@ def test_a_run_that_is_being_trained_with_other_sources_cannot_be_made_again_now
     planned = plan(configs, ledger)
 
     with pytest.raises(ValueError, match=f"other sources, first {attempt.spec.run_id}"):
-        claim_tasks(planned, ledger, retry=None, rerun=None, code="rerun")
+        to_do(planned, ledger, code="rerun")
     release(attempt.folder)
 
 
@@ -162,7 +157,7 @@ def test_without_the_list_of_files_it_says_so(net, configs, ledger):
         path.unlink()
 
     with pytest.raises(ValueError, match="Changed: unknown, as no sources were recorded"):
-        claim_tasks(plan(configs, ledger), ledger, retry=None, rerun=None)
+        to_do(plan(configs, ledger), ledger)
 
 
 def test_our_own_sources_do_not_count(config, ledger):

@@ -9,7 +9,6 @@ from sweeper.commands.show_plan import configs_of
 from sweeper.planning import plan as planning
 from sweeper.planning.plan import Task, order_by_information, plan
 from sweeper.spec.run_spec import run_spec
-from sweeper.store.ledger import Ledger
 
 OPTIONS = [
     f"{path.parent.name}={path.stem}"
@@ -149,13 +148,3 @@ def test_saturating_takes_the_noise_scale_of_an_earlier_run(ledger, grid):
         plan(nothing, ledger)
     with pytest.raises(ValueError, match="above 0 where no results folder is read; got"):
         run_spec(*grid(*MEASURED))
-
-
-def test_the_span_of_batchnorm_that_fits_a_whole_grid_is_named_once(grid, tmp_path):
-    with pytest.raises(ValueError, match="bn_span") as refused:
-        plan(grid("batch=240,480,800", "devices=1", "warmup=0,5"), Ledger(tmp_path))
-
-    assert str(refused.value) == (
-        "batch must be a multiple of ranks x bn_span = 1 x 128 = 128; got batch=240, 480, 800. "
-        "bn_span=80 fits every point of this grid."
-    )

@@ -6,46 +6,34 @@ from pathlib import Path
 import optuna
 import pandas as pd
 import pytest
-from hydra import compose, initialize_config_dir
 
-from sweeper import CONFIG_FOLDER
-from sweeper.commands.overrides import add_own_classes, plain_config, to_plain_values
+from sweeper.commands.overrides import add_own_classes
 from sweeper.commands.refusals import refuse
 from sweeper.commands.tune import run_tuning
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
 from sweeper.tuning.storage import open_storage
-from sweeper.upstream.hydras import VERSION_BASE
 
 QUICK = [
     "+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8", "epochs=1",
     "model.noise_scale=256",
 ]  # fmt: skip
-#: Keys that a command reads once for all its points.
-COMMAND_KEYS = ("hydra", "n_trials", "retry", "metric")
 
 
 @pytest.fixture
-def tune(loader, results) -> Callable[..., int]:
+def tune(loader, sweeper_settings, results) -> Callable[..., int]:
     """Run the studies that overrides ask for; the exit code."""
 
     def run(*words: str, jobs: int = 2, quick: bool = True) -> int:
         given = {word.partition("=")[0] for word in words}
         base = [word for word in QUICK if word.partition("=")[0] not in given] if quick else []
-        named = [word for word in words if word.startswith(COMMAND_KEYS)]
-        with initialize_config_dir(**VERSION_BASE, config_dir=str(CONFIG_FOLDER)):
-            composed = compose(
-                "config",
-                ["hydra/sweeper=optuna", f"results={results}", *named],
-                return_hydra_config=True,
-            )
-        settings = to_plain_values({str(k): v for k, v in composed.hydra.sweeper.items()})
-        ours = [word for word in words if not word.startswith(("hydra", "n_trials", "retry"))]
+        of_sweeper = [word for word in words if word.startswith("hydra")]
+        ours = [word for word in words if word not in of_sweeper]
         try:
             return run_tuning(
-                add_own_classes([*base, *ours]),
+                add_own_classes([*base, *ours, f"results={results}"]),
                 loader,
-                {**plain_config(composed), **settings},
+                sweeper_settings("hydra/sweeper=optuna", *of_sweeper),
                 lambda tasks, ledger: run_here(tasks, ledger, Machine(cores=2, jobs=jobs)),
             )
         except ValueError as error:
