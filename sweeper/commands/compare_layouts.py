@@ -31,7 +31,7 @@ from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import inspect_machine
 from sweeper.planning.plan import claim_tasks, plan
 from sweeper.spec.batch import BatchSplit
-from sweeper.spec.config import RunConfig
+from sweeper.spec.config import LENGTHS, RunConfig
 from sweeper.spec.outcomes import DONE, RUN_FAILED
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.sentences import several
@@ -39,7 +39,6 @@ from sweeper.spec.spans import gradient_span
 from sweeper.spec.worker_args import CHECKPOINT
 from sweeper.store.ledger import Ledger
 
-_LENGTHS = ("epochs=", "steps=", "examples=")
 _SAME_VALUE = 1e-6  # relative; a metric may amplify rounding
 _COLUMNS = (
     "precision", "ranks", "micro", "acc", "steps", "lr", "value", "difference", "allowed",
@@ -125,7 +124,7 @@ def main(arguments: Sequence[str]) -> int:
             )
             raise ValueError(msg)
         spec = planned.specs[0]
-        is_short = not any(word.startswith(_LENGTHS) for word in options.overrides)
+        is_short = not any(word.partition("=")[0] in LENGTHS for word in options.overrides)
         short: dict[str, Any] = {"warmup": 0}
         if is_short:
             short |= {"epochs": 1, "steps": None, "examples": None}

@@ -35,7 +35,7 @@ from sweeper.commands.user_conf import (
     user_choices,
 )
 from sweeper.console.printing import note
-from sweeper.spec.config import LAYOUT_KEYS, Facts, Incidental, RunConfig
+from sweeper.spec.config import LAYOUT_KEYS, LENGTHS, Facts, Incidental, RunConfig
 from sweeper.spec.sentences import check_complete, missing_keys
 from sweeper.upstream.hydras import (
     ConfigLoader,
@@ -175,13 +175,9 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
         yield _drop_other_lengths(config, typed)
 
 
-#: The keys that say how long a training is.
-_LENGTHS = ("epochs", "steps", "examples")
-
-
 def _drop_other_lengths(config: Config, typed: Collection[str]) -> Config:
     """A config whose typed length, or a preset's other than epochs, replaces the default."""
-    given = [key for key in _LENGTHS if config.get(key) is not None]
+    given = [key for key in LENGTHS if config.get(key) is not None]
     meant = [key for key in given if key in typed] or [key for key in given if key != "epochs"]
     return {**config, **{key: None for key in given if meant and key not in meant}}
 
@@ -298,8 +294,8 @@ def merge_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[st
     A user's own class does not get the settings of the default choice.
     """
     given = {override.split("=")[0].lstrip("+~") for override in overrides}
-    if not given.isdisjoint(_LENGTHS):
-        given |= {*_LENGTHS}
+    if not given.isdisjoint(LENGTHS):
+        given |= {*LENGTHS}
     named = {str(key): _param_text(value) for key, value in params.items()}
     left = [f"{key}={text}" for key, text in named.items() if key.lstrip("+") not in given]
     return add_own_classes([*left, *overrides])

@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from sweeper.spec.config import run_config
+from sweeper.spec.exclusions import check_exclusions
 from sweeper.spec.identity import scientific_part
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
@@ -35,6 +37,8 @@ def specify_branch(asked: str, config: Mapping[str, Any], ledger: Ledger) -> Run
         )
         raise ValueError(msg)
     run_id, position, is_in_examples = found[1], int(found[2]), found[3]
+    branch = {"run": run_id or "", "epochs": position, "batch": config["base_batch"]}
+    check_exclusions(run_config({**config, "branch": branch}))  # before a parent is trained for it
     if not run_id:
         run_id = run_spec({**config, "branch": None, "batch": config["base_batch"]}).run_id
     last = ledger.last_attempt(run_id)

@@ -11,6 +11,7 @@ from sweeper.planning.class_checks import check_names, check_settings
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.planning.equivalent_runs import find_equivalent_runs
 from sweeper.spec.config import Component, RunConfig
+from sweeper.spec.exclusions import why_no_branch
 from sweeper.spec.identity import targets
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device
@@ -68,14 +69,16 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on points that are the same run as another, or almost a finished one."""
+        """Sentences on points that are the same run as another or almost one, and on branches."""
+        barren = dict.fromkeys(why_no_branch(spec.config) for spec in self.specs)
+        others = [*self.near, *filter(None, barren)]
         if not self.repeats:
-            return [*self.near]
+            return others
         are = "point of the grid is" if self.repeats == 1 else "points of the grid are"
         return [
             f"{self.repeats} {are} the same run as another, except for where it runs. Each run is "
             "trained once, as its first point specifies.",
-            *self.near,
+            *others,
         ]
 
 

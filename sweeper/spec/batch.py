@@ -202,17 +202,21 @@ def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
     return steps
 
 
-def whole_steps(examples: int, global_batch: int) -> int:
-    """Steps of a training of this many examples [steps].
+def whole_steps(length: int, global_batch: int, *, tokens_per_example: int | None = None) -> int:
+    """Steps of a training of this many examples, or tokens if an example has so many [steps].
 
     ValueError if they are no whole number; the text names the nearest lengths that are.
     """
-    steps, rest = divmod(examples, global_batch)
+    unit, per_step, of_text = "examples", global_batch, ""
+    if tokens_per_example:
+        unit, per_step = "tokens", global_batch * tokens_per_example
+        of_text = f", data.length={tokens_per_example}"
+    steps, rest = divmod(length, per_step)
     if rest:
-        nearest = [f"examples={n * global_batch}" for n in (steps, steps + 1) if n]
+        nearest = [f"{unit}={n * per_step}" for n in (steps, steps + 1) if n]
         msg = (
-            f"examples must be a whole number of steps; got examples={examples}, "
-            f"batch={global_batch}. Nearest that work: {', '.join(nearest)}."
+            f"{unit} must be a whole number of steps; got {unit}={length}, "
+            f"batch={global_batch}{of_text}. Nearest that work: {', '.join(nearest)}."
         )
         raise ValueError(msg)
     return steps

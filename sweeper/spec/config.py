@@ -11,6 +11,7 @@ from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedules import BatchWarmup, GrowingBatch, Schedule, Seesaw
 from sweeper.spec.sentences import find_unstorable, read_model
+from sweeper.spec.text_lengths import TEXT, to_examples
 from sweeper.spec.trainer_settings import TrainerSettings
 from sweeper.spec.values import (
     LARGEST,
@@ -32,6 +33,8 @@ from sweeper.spec.values import (
     Threads,
 )
 
+#: The keys that say how long a training is.
+LENGTHS = ("epochs", "steps", "examples", "tokens")
 NcclAlgo = Literal["ring", "tree"]
 
 #: The target that keeps a user's optimizers.
@@ -183,8 +186,7 @@ class Data(Component):
     @property
     def tokens_per_example(self) -> int | None:
         """Length of a text's sequences [tokens]; None for other data."""
-        is_text = self.target == "lightning_modules.data.text.TextTokens"
-        return self.settings["length"] if is_text else None
+        return self.settings["length"] if self.target == TEXT else None
 
 
 class Optimizer(Component):
@@ -327,6 +329,7 @@ class Scientific(Settings):
     epochs: Count | None
     steps: Count | None = None
     examples: Count | None = None
+    tokens: Annotated[Count | None, Field(exclude=True)] = None  # read as examples
     seed: Index
     bn_span: InStep | Literal["micro"] | None
     loss_span: Literal["micro"] | None = None  # filled in where a user's micro-batch matters
@@ -421,7 +424,7 @@ class RunConfig(Incidental, Scientific):
     @property
     def lengths(self) -> dict[str, int]:
         """How long it trains, by the key that says so; exactly one in a valid config."""
-        given = {"epochs": self.epochs, "steps": self.steps, "examples": self.examples}
+        given = {key: getattr(self, key) for key in LENGTHS}
         return {key: number for key, number in given.items() if number is not None}
 
     @property
@@ -483,13 +486,14 @@ def run_config(resolved: Mapping[str, Any]) -> RunConfig:
     """Read a resolved config.
 
     Args:
-        resolved: plain values by the keys that users type; `Facts` beside them are ignored.
+        resolved: plain values by the keys that users type, of which those in tokens are read as
+            examples; `Facts` beside them are ignored.
 
     Raises:
         ValueError: with a line for each value that is wrong, unknown or missing.
     """
     resolved = {key: value for key, value in resolved.items() if key not in Facts.model_fields}
-    config = read_model(RunConfig, resolved)
+    config = read_model(RunConfig, to_examples(resolved))
     if wrong := list(find_unstorable(resolved)):
         raise ValueError("\n".join(wrong))
     return config

@@ -1,6 +1,6 @@
 """What excludes what among methods: one table, each row with its reason; the docs print it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from sweeper.spec.config import RunConfig
@@ -77,10 +77,22 @@ def find_methods(config: RunConfig) -> dict[str, str]:
 EXCLUSIONS = (
     Exclusion(
         "a branch",
-        "steps or examples, a growing batch, a user's schedule, a decay from the warmup's end, "
-        "AdaScale, the module's optimizers, post-local SGD",
-        "branch must be null with what counts in steps or examples, or depends on all steps since "
-        "the start or on the ranks",
+        "a decay from the warmup's end",
+        "a branch needs a rate that does not count from the end of its parent's warmup",
+        "Train the parent and the branch with schedule=constant or schedule=wsd, or with "
+        "schedule.clock=start.",
+    ),
+    Exclusion(
+        "a branch",
+        "steps or examples",
+        "a branch needs lengths in epochs, at whose ends its parent keeps checkpoints",
+        "Set epochs, and leave warmup_unit=epochs.",
+    ),
+    Exclusion(
+        "a branch",
+        "a growing batch, a user's schedule, AdaScale, the module's optimizers, post-local SGD",
+        "a branch needs a batch and a rate that do not depend on all steps since the start, and no "
+        "state of single ranks",
         "Remove one of them.",
     ),
     Exclusion(
@@ -176,12 +188,26 @@ EXCLUSIONS = (
 
 def check_exclusions(config: RunConfig) -> None:
     """Refuse methods that exclude each other; ValueError with the reason, both and a remedy."""
-    asked = find_methods(config)
+    for sentence in _refusals(find_methods(config)):
+        raise ValueError(sentence)
+
+
+def why_no_branch(config: RunConfig) -> str:
+    """Why no branch can begin from the checkpoints that a run keeps by epoch; empty if one can."""
+    if isinstance(kept := config.keep_checkpoint, bool) or config.branch:
+        return ""
+    words = kept if isinstance(kept, str) else f"[{','.join(map(str, kept))}]"
+    asked = {**find_methods(config), "a branch": f"keep_checkpoint={words}"}
+    first = next(_refusals(asked), "")
+    return f"No branch can begin from the kept checkpoints: {first}" if first else ""
+
+
+def _refusals(asked: Mapping[str, str]) -> Iterator[str]:
     for row in EXCLUSIONS:
         others = [asked[name] for name in row.others.split(", ") if name in asked]
         if row.method in asked and others:
             words = ", ".join([asked[row.method], *others])
-            raise ValueError(printable(f"{row.rule}; got {words}. {row.remedy}"))
+            yield printable(f"{row.rule}; got {words}. {row.remedy}")
 
 
 def list_exclusions() -> Iterator[str]:

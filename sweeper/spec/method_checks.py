@@ -29,7 +29,7 @@ def check_length(config: RunConfig) -> None:
         return
     shown = ", ".join(f"{key}={number}" for key, number in given.items())
     msg = (
-        "one of epochs, steps and examples must say how long the training is; got "
+        "one of epochs, steps, examples and tokens must say how long the training is; got "
         f"{shown or 'epochs=null'}. {'Remove all but one' if given else 'Set one'}."
     )
     raise ValueError(msg)

@@ -54,15 +54,18 @@ NotNegative = Annotated[_Finite, Field(ge=0), Rule("a number, 0 or more")]
 Epochs = Annotated[_Finite, Field(ge=0), Rule("a number of epochs, 0 or more")]
 Interval = Annotated[
     Annotated[int, Field(ge=1, le=LARGEST)] | Annotated[float, Field(gt=0, lt=1)],
-    Rule("a number of examples, such as 50000, or a part of an epoch below 1, such as 0.1"),
+    Rule(
+        "a number of examples, such as 50000, of a text's tokens, such as 50000tokens, or a part "
+        "of an epoch below 1, such as 0.1"
+    ),
 ]
 Saving = Annotated[
     Annotated[int, Field(ge=1, le=LARGEST)]
     | Annotated[float, Field(gt=0, lt=1)]
     | Annotated[str, Field(pattern=r"^[1-9]\d{0,5}(s|min|h)$")],
     Rule(
-        "a number of examples, such as 50000, a part of an epoch below 1, such as 0.1, or a time, "
-        "such as 90s, 15min or 2h"
+        "a number of examples, such as 50000, of a text's tokens, such as 50000tokens, a part of "
+        "an epoch below 1, such as 0.1, or a time, such as 90s, 15min or 2h"
     ),
 ]
 Fraction = Annotated[_Finite, Field(ge=0, lt=1), Rule("a number from 0 to below 1")]

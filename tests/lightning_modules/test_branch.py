@@ -143,7 +143,7 @@ def test_settings_that_follow_the_batch_are_mapped_anew(sweep_here, results):
         ),
         (
             ["branch=PARENT@2", "epochs=null", "steps=99"],
-            "must be null with .* got branch.*, steps=99",
+            "needs lengths in epochs, .* got branch.*, steps=99",
         ),
         (["branch=PARENT"], "branch must be a run's id and the epochs"),
         (["branch=PARENT@2", "warmup=3"], "warmup must be shorter"),

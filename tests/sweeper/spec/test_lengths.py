@@ -2,7 +2,9 @@
 
 import pytest
 
+from sweeper.planning.plan import plan
 from sweeper.spec.run_spec import run_spec
+from sweeper.store.ledger import Ledger
 
 
 @pytest.fixture
@@ -34,6 +36,23 @@ def test_a_run_in_epochs_has_the_identity_that_it_had_before_there_were_other_le
     assert run.run_id == run_spec({k: v for k, v in config.items() if k not in later}).run_id
     assert run.run_id == run_spec({**config, "checkpoint_every": 0.1}).run_id
     assert run.run_id != run_spec({**config, "evaluate_every": 0.1}).run_id
+
+
+def test_what_counts_in_tokens_is_the_run_that_counts_in_examples(spec):
+    """Sequences of 128 tokens; an interval of 390.6 of them is rounded up."""
+    text = ("model=gpt", "batch=8", "data.num_train_examples=1024")
+    run = spec(*text, "tokens=65536", "evaluate_every=50000tokens", "checkpoint_every=1280tokens")
+
+    assert run.run_id == spec(*text, "examples=512", "evaluate_every=391").run_id
+    assert run.config.checkpoint_every == 10
+
+
+@pytest.mark.parametrize(("schedule", "is_said"), [("cosine", True), ("wsd", False)])
+def test_kept_checkpoints_of_which_no_branch_can_begin_are_said(grid, tmp_path, schedule, is_said):
+    configs = grid("keep_checkpoint=[1,2]", f"schedule={schedule}")
+    notes = plan(configs, Ledger(tmp_path)).notes
+
+    assert any(note.startswith("No branch can begin from the kept") for note in notes) == is_said
 
 
 @pytest.mark.parametrize("words", [["warmup=4", "warmup_unit=steps"], ["warmup=0.25"]])
