@@ -30,6 +30,7 @@ from sweeper.console.runs import (
     difference_columns,
     duration,
     layout_column,
+    token_columns,
 )
 from sweeper.launch.fork_server import open_fork_server
 from sweeper.launch.local.preflight import check_ready, has_data
@@ -269,10 +270,10 @@ def _columns(lines: Sequence[Line]) -> list[Column]:
         f"{line['peak_lr']:g}" if line["peak_lr"] else f"x {line['lr_factor']:g}" for line in lines
     ]
     times = [duration(line["predicted_s"]) if line["predicted_s"] else "" for line in lines]
-    tokens = [line["tokens_per_example"] or 0 for line in lines]
-    per_step = [f"{n * line['global_batch']:,}" for n, line in zip(tokens, lines, strict=True)]
+    sizes = [(line["tokens_per_example"] or 0, line) for line in lines]
+    tokens = [(n * line["global_batch"], n * line["total_examples"]) for n, line in sizes]
     return [
-        *([Column(head="tokens/step", cells=per_step, spared=2)] if any(tokens) else []),
+        *token_columns(tokens),
         Column(head="peak lr", cells=peaks),
         Column(head="steps/epoch", cells=[f"{line['steps_per_epoch']:,}" for line in lines]),
         Column(head="steps", cells=[f"{line['total_steps']:,}" for line in lines], spared=4),

@@ -123,6 +123,7 @@ class RunState:
             rate=rate_text(now.examples_per_s) if now and now.examples_per_s else "",
             left=duration(now.left_s) if now and now.left_s is not None else "",
             run_id=self.spec.run_id,
+            tokens=self.spec.tokens,
         )
 
 

@@ -13,6 +13,7 @@ from rich.text import Text
 from sweeper.console.differences import Differences
 from sweeper.console.fitted_table import Column, FittedTable
 from sweeper.spec.identity import Words, with_spans, words
+from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import printable
 
 LAYOUT = "ranks x micro-batch x accumulation steps"
@@ -46,6 +47,7 @@ class RunLine:
     rate: str = ""
     left: str = ""
     run_id: str = ""
+    tokens: tuple[int, int] = (0, 0)  # of a step and of the run, where batches are in sequences
 
     @property
     def metric_text(self) -> str:
@@ -64,12 +66,13 @@ LAYOUT_COLUMNS = ("world_size", "micro_batch", "accumulation_steps")
 ROW_COLUMNS = (
     "outcome", "config_json", *LAYOUT_COLUMNS,
     "epochs", "epochs_completed", "steps", "metric_name", "metric", "train_s", "started_at",
+    "tokens_per_example",
 )  # fmt: skip
 
 
 def line_of_row(row: Mapping[str, Any]) -> RunLine:
     """The line of an ended run, from its row; nothing that its config names is imported."""
-    words = _words_of_row(row)
+    words, tokens = _read_config(row)
     done, planned = row["epochs_completed"], row["epochs"]
     steps = _planned_steps(words)
     layout = (row[name] or "?" for name in LAYOUT_COLUMNS)
@@ -83,15 +86,18 @@ def line_of_row(row: Mapping[str, Any]) -> RunLine:
         metric=row["metric"],
         seconds=row["train_s"],
         run_id=row["run_id"],
+        tokens=tokens,
     )
 
 
-def _words_of_row(row: Mapping[str, Any]) -> Words:
+def _read_config(row: Mapping[str, Any]) -> tuple[Words, tuple[int, int]]:
+    """The words of a row's run, and its tokens."""
     try:
         config = json.loads(row["config_json"])
-        return words(with_spans(config, row["micro_batch"], row["world_size"]))
+        found = words(with_spans(config, row["micro_batch"], row["world_size"]))
+        return found, read_run_spec(config).tokens if row["tokens_per_example"] else (0, 0)
     except (ValueError, TypeError, KeyError, AttributeError):  # no config of ours
-        return {}
+        return {}, (0, 0)
 
 
 def _planned_steps(words: Words) -> int | None:
@@ -115,6 +121,7 @@ def runs_table(
     columns = [
         *difference_columns([line.words for line in lines], differences),
         *layout_column([line.layout for line in lines]),
+        *token_columns([line.tokens for line in lines]),
         Column(head="state", cells=statuses, styles=[_STYLE.get(s, "red") for s in statuses]),
         Column(head="epoch", cells=[line.epoch for line in lines], spared=5),
         Column(head="step", cells=[line.step for line in lines], spared=4),
@@ -148,6 +155,14 @@ def layout_column(layouts: Sequence[str]) -> list[Column]:
     """The column of layouts, if they differ."""
     is_shown = len(set(layouts)) > 1
     return [Column(head="layout", cells=layouts, spared=2)] if is_shown else []
+
+
+def token_columns(counts: Sequence[tuple[int, int]]) -> list[Column]:
+    """The columns of the tokens in a step and in a run; none of other data than texts."""
+    heads = ("tokens/step", "tokens")
+    cells = [[f"{number:,}" for number in column] for column in zip(*counts, strict=True)]
+    columns = [Column(head=head, cells=c, spared=2) for head, c in zip(heads, cells, strict=True)]
+    return columns if any(number for pair in counts for number in pair) else []
 
 
 def describe_common(differences: Differences, layouts: Collection[str]) -> str:

@@ -144,6 +144,12 @@ class RunSpec:
         """Optimizer steps in `epochs` epochs, with the batch growths known so far [steps]."""
         return self.batch_plan.steps_before(self.epochs)
 
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Tokens of a text in a step and in the whole training; 0 for other data [tokens]."""
+        each = self.config.data.tokens_per_example or 0
+        return each * self.config.batch, each * self.batch_plan.examples_before(self.epochs)
+
     def steps_at(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch [steps]."""
         return self.batch_plan.steps_at(epoch)
