@@ -191,8 +191,8 @@ def branch_answers(found: pd.DataFrame, margin: float, words: str) -> Iterator[A
         middle = "none is worse" if np.isnan(row["estimate"]) else f"{row['estimate']:,.0f}"
         yield Answer(
             name="critical_batch",
-            question=f"What is the critical batch after epoch {row['position']}, up to which none is "
-            f"worse than {parent:,} (margin {words})?",
+            question=f"What is the critical batch after epoch {row['position']}, up to which none "
+            f"is worse than {parent:,} (margin {words})?",
             words=f"{said[0].upper()}{said[1:]} (95 %, {seeds}); by the means {middle}.",
             value=row["estimate"],
             low=least if parts[0] else np.nan,

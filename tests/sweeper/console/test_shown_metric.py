@@ -123,6 +123,20 @@ def test_status_shows_the_results_of_the_runs_and_what_tells_them_apart(
     assert ("0.9313" in first, "0.7500" in second) == (True, True)
 
 
+def test_plan_and_status_say_the_tokens_of_a_text(results, grid, capsys):
+    """128 in a sequence: 8 of them in a step, 512 in the run."""
+    words = ("model=gpt", "batch=8", "data.num_train_examples=1024", "tokens=65536")
+    planned, _ = plan_grid([*words, f"results={results}"], config_dir=None)
+    console = Console(width=200, file=StringIO())
+    show(planned, plan_lines(planned, {}), console)
+    ended(results, grid(*words)[0], {"val_loss": 2.0})
+
+    assert main(["--results", str(results)]) == 0
+    for text in (console.file.getvalue(), capsys.readouterr().out):
+        assert re.search(r"tokens/step +tokens ", text)
+        assert re.search(r" 1,024 +65,536 ", text)
+
+
 def test_status_is_watched_until_no_run_is_running_or_waiting(results, config, monkeypatch):
     specs = [run_spec(config(batch=3840, warmup=warmup)) for warmup in (0, 1)]
     ledger = Ledger(results)
