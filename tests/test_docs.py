@@ -31,6 +31,8 @@ READERS_OWN = {
     "myproj": "_target_ must name something that can be imported",
     "analysis tuning": "results must",
     "mine.csv": "got: No such file or directory",
+    "results=mine branch": "branch must name a run in mine",
+    "analysis branches mine": "results must be a folder",
 }
 
 
