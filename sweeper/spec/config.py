@@ -328,7 +328,10 @@ class Scientific(Settings):
     steps: Count | None = None
     examples: Count | None = None
     seed: Index
-    bn_span: InStep | Literal["micro"] | None
+    bn_span: Annotated[  # auto is known once the module is
+        InStep | Literal["micro"] | None,
+        BeforeValidator(lambda given: "micro" if given == "auto" else given),
+    ]
     loss_span: Literal["micro"] | None = None  # filled in where a user's micro-batch matters
     precision: Literal["16-mixed", "32-true", "64-true", "bf16-mixed"]
     label_smoothing: Fraction
