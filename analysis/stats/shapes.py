@@ -303,7 +303,7 @@ def fit_all_shapes(fitters: Sequence[Fitter], shifts: Array, num_parameters: int
 
 
 def search_law(
-    fitters: Sequence[Fitter], places: Array, shifts: Shifts, num_parameters: int = 1
+    fitters: Sequence[Fitter], places: Array, shifts: Shifts
 ) -> tuple[Estimate, list[Shape], Array]:
     """A parameter of a law of shifts with its interval; the shapes and places near it.
 
@@ -311,13 +311,12 @@ def search_law(
         fitters: of the points, each with other weights.
         places: values of the parameter, evenly spaced.
         shifts: from values, shape (values, 1), to shifts of the batches.
-        num_parameters: of the law.
     """
-    areas = tail_areas(fit_all_shapes(fitters, shifts(places[:, None]), num_parameters))
+    areas = tail_areas(fit_all_shapes(fitters, shifts(places[:, None]), 1))
     near = np.flatnonzero(areas > 1e-6)
     ends = max(near[0] - 1, 0), min(near[-1] + 1, len(places) - 1)
     close = np.linspace(places[ends[0]], places[ends[1]], len(places))
-    shapes = fit_all_shapes(fitters, shifts(close[:, None]), num_parameters)
+    shapes = fit_all_shapes(fitters, shifts(close[:, None]), 1)
     low, high = np.nan, np.nan
     if np.isfinite(shapes[0].variance):
         low, high = find_interval(close, tail_areas(shapes))
