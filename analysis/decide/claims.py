@@ -14,9 +14,10 @@ from analysis.decide.proposal import UNKNOWN, Interval, Proposal, propose_runs
 from analysis.papers import PAPERS, limit2020
 from analysis.papers.claim import (
     LACKING,
+    PLACE,
     Point,
     Verdict,
-    point_values,
+    measure_arms,
     runs_about,
 )
 from analysis.papers.judge import Judged
@@ -69,7 +70,7 @@ def _open_claims_of_grid(judged: Judged) -> Iterator[OpenClaim]:
     for claim, verdict in zip(paper.claims, judged.verdicts, strict=True):
         if verdict.is_open:
             about = ended_runs(runs_about(claim, placed))
-            seen = about[["paper_batch", "paper_warmup", "lr_rule"]].itertuples(index=False)
+            seen = about[PLACE].itertuples(index=False)
             points = dict.fromkeys([*claim.points, *(Point(*at) for at in seen)])
             is_open = not claim.only_there or paper.is_protocol_of(runs)
             yield OpenClaim(
@@ -128,12 +129,9 @@ def _propose_for_contrasts(
     claim: OpenClaim, contrasts: Contrasts, blank: Proposal, most_seeds: int, *, is_new: bool
 ) -> Proposal:
     verdict = claim.verdict
-    values = point_values(
-        [arm.ended for arm in claim.arms], [arm.name for arm in claim.arms], claim.metric
-    )
+    values = measure_arms([arm.ended for arm in claim.arms], claim.metric)
     with np.errstate(invalid="ignore"):  # of points without runs
-        arms = Arms.from_seeds(values.finished)
-    arms = arms.floor_variances(values.num_validation) if values.num_validation else arms
+        arms = values.arms
     needed, counts = verdict.seeds_needed, arms.counts
     if is_new:
         needed, why = _first_seeds(claim)

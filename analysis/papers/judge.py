@@ -12,6 +12,7 @@ from analysis.papers import NAMES, PAPERS, limit2020
 from analysis.papers.claim import (
     LACKING,
     NOT_TESTED,
+    PLACE,
     REFUSED,
     Claim,
     Verdict,
@@ -195,7 +196,7 @@ def _refusal(claim: Claim, ours: pd.DataFrame) -> str:
         differing = [i for i in range(len(ARM)) if len({arm[i] for arm in same}) > 1]
         arms = [", ".join(f"{ARM[i]} {arm[i]}" for i in differing) for arm in same]
         return f"identical learning rates at every step of {' and '.join(arms)}"
-    if found := confounds(ended_runs(ours), ["paper_batch", "paper_warmup", "lr_rule"]):
+    if found := confounds(ended_runs(ours), PLACE):
         return f"the arms differ in more than the setting in question: {'; '.join(found)}"
     if claim.contrasts is None and (edges := upper_edges(ours)):
         batches = " and ".join(f"{batch:,}" for batch, _, _ in edges)

@@ -5,7 +5,7 @@ The paper's batches, recipes and numbers are not public in full; the grid is the
 momentum under the same schedule, as Nado et al. 2021 (arXiv:2102.06356) ask for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +18,8 @@ from analysis.papers.claim import (
     REPRODUCED,
     UNDECIDED,
     Verdict,
-    count_looks,
-    judge_beside,
-    judge_contrasts,
+    judge_arms,
     lacking_metric,
-    point_values,
     settle_verdicts,
 )
 from analysis.stats.contrasts import Contrasts
@@ -100,15 +97,8 @@ def _judge_gain(arms: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> V
     if found := confounds(runs, ["optimizer"]):
         why = f"the arms differ in more than the setting in question: {'; '.join(found)}"
         return Verdict(text=_GAIN, where=where, verdict=REFUSED, why=why)
-    values = point_values([*arms.values()], [*arms])
-    looks = count_looks([*arms.values()])
-    blank = Verdict(text=_GAIN, where=where, num_seeds=values.num_seeds, num_looks=looks)
-
-    def judge(runs_of: Sequence[pd.DataFrame]) -> Verdict:
-        values = point_values(runs_of, [*arms])
-        return judge_contrasts(gains(len(arms)), values, blank, rng, num_claims=2)
-
-    return judge_beside(judge, [*arms.values()], ["optimizer"])
+    blank = Verdict(text=_GAIN, where=where)
+    return judge_arms(gains(len(arms)), arms, ["optimizer"], blank, rng, num_claims=2)
 
 
 def _judge_drift(
