@@ -16,7 +16,7 @@ from analysis.stats.contrasts import (
     rank_test,
     weigh_contrasts,
 )
-from analysis.stats.optimum import best_warmups, exponent_draws
+from analysis.stats.optimum import best_warmups, exponent
 from analysis.stats.outliers import drop_wild
 from analysis.stats.replicates import Array, validation_size
 from analysis.tables.metric import ACCURACY, Metric
@@ -127,6 +127,11 @@ class Verdict:
     def is_open(self) -> bool:
         """Whether it is neither reproduced nor contradicted."""
         return self.verdict not in (REPRODUCED, CONTRADICTED)
+
+
+def scale_of(unit: str) -> tuple[int, str]:
+    """What an effect is multiplied by in words, and the unit that it has then."""
+    return (100, "points") if unit == "accuracy" else (1, unit)
 
 
 def price_of(metric: Metric) -> str:
@@ -331,10 +336,11 @@ def _judge_exponent(
     """Whether the best warmup grows with the batch, by less than the batch."""
     runs = runs_about(claim, runs)
     placed = runs.assign(global_batch=runs["paper_batch"], warmup_epochs=runs["paper_warmup"])
-    found, drawn = exponent_draws(best_warmups(placed, rng, metric=claim.metric))
-    if not drawn:
+    optima = best_warmups(placed, rng, metric=claim.metric)
+    found = exponent(optima)
+    if optima.exponents is None:
         return replace(blank, verdict=REFUSED, effect=found.value, why=found.note)
-    p_for, p_against = map(max, zip(*(shares_outside(d, 0.0, 1.0) for d in drawn), strict=True))
+    p_for, p_against = shares_outside(optima.exponents, 0.0, 1.0)
     return replace(
         blank,
         verdict=REPRODUCED if p_for <= p_against else CONTRADICTED,

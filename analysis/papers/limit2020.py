@@ -25,7 +25,7 @@ from analysis.papers.claim import (
 from analysis.stats.contrasts import Contrasts
 from analysis.stats.laws import constant_rate, diffusion
 from analysis.tables.comparable_runs import AXES, group_comparable
-from analysis.tables.validity import confounds
+from analysis.tables.validity import describe_confounds
 from analysis.tables.which_runs import ended_runs
 
 NAME = "limit2020"
@@ -94,8 +94,7 @@ def _judge_gain(arms: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> V
         why = f"optimizer={BASELINE} and another are needed at one batch"
     if why:
         return Verdict(text=_GAIN, where=where, verdict=NOT_TESTED, why=why)
-    if found := confounds(runs, ["optimizer"]):
-        why = f"the arms differ in more than the setting in question: {'; '.join(found)}"
+    if why := describe_confounds(runs, ["optimizer"]):
         return Verdict(text=_GAIN, where=where, verdict=REFUSED, why=why)
     blank = Verdict(text=_GAIN, where=where)
     return judge_arms(gains(len(arms)), arms, ["optimizer"], blank, rng, num_claims=2)

@@ -74,7 +74,6 @@ class Paper:
     Attributes:
         name: for the command line.
         citation: for titles.
-        experiment: the preset that runs it; its twin is `<experiment>_small`.
         epochs: length of its training, which warmups are relative to.
         figures: in the paper's order.
         claims: what it states.
@@ -88,7 +87,6 @@ class Paper:
 
     name: str
     citation: str
-    experiment: str
     epochs: int = 90
     figures: Sequence[PaperFigure]
     claims: Sequence[Claim]

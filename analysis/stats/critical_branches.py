@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from analysis.stats.answer import Answer
+from analysis.stats.answer import Answer, capitalize
 from analysis.stats.replicates import Array
 from sweeper.spec.sentences import several
 
@@ -185,7 +185,7 @@ def branch_answers(found: pd.DataFrame, margin: float, words: str) -> Iterator[A
             name="critical_batch",
             question=f"Up to which batch is none worse than {parent:,} after epoch "
             f"{row['position']} (margin {words})?",
-            words=f"{said[0].upper()}{said[1:]} (95 %, {seeds}); by the means {middle}.",
+            words=f"{capitalize(said)} (95 %, {seeds}); by the means {middle}.",
             value=row["estimate"],
             low=least if parts[0] else np.nan,
             high=below,

@@ -266,10 +266,7 @@ class Replicates:
         return per_freedom / float((several_values.counts - 1).sum()) * freedom, freedom
 
     def resampled_means(
-        self,
-        rng: np.random.Generator,
-        draws: int = DRAWS,
-        freedom: float | None = None,
+        self, rng: np.random.Generator, draws: int = DRAWS, freedom: float | None = None
     ) -> Array:
         """Bootstrap of the means: replicates drawn with replacement inside each point.
 
