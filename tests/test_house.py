@@ -13,7 +13,14 @@ DRAWERS = {"utils", "util", "helpers", "common", "misc", "tools", "base"}
 #: The straight line; everything else lives in a room.
 FLAT = {
     "sweeper": {"__init__", "__main__", "cli"},
-    "lightning_modules": {"__init__", "train", "worker", "rank_plan", "run_class", "answer_process"},
+    "lightning_modules": {
+        "__init__",
+        "train",
+        "worker",
+        "rank_plan",
+        "run_class",
+        "answer_process",
+    },
     "analysis": {"__init__", "__main__", "cli"},
 }
 
