@@ -296,6 +296,8 @@ class Branch(Settings):
     batch: InStep
 
 
+_Texts = Annotated[tuple[Text, ...], Field(strict=False)]
+_SettingOfClass = Annotated[str, Field(pattern=r"^(data|module|model|trainer)\.[\w.]+$")]
 _OR_NONE = BeforeValidator(lambda given: None if given == "none" else given)
 
 
@@ -361,32 +363,21 @@ class Incidental(Settings):
     results: Text
     twin_of: Text | None = None
     tags: Text | None = None
-    incidental: (
-        Annotated[
-            tuple[Annotated[str, Field(pattern=r"^(data|module|model|trainer)\.[\w.]+$")], ...],
-            Field(strict=False),
-            Rule("a list of settings of your own classes, such as [data.cache_dir]"),
-        ]
-        | None
-    ) = None
-    resolvers: (
-        Annotated[
-            tuple[Text, ...],
-            Field(strict=False),
-            Rule("a list of modules that register resolvers, such as [myproj.resolvers]"),
-        ]
-        | None
-    ) = None
-    trusted_classes: (
-        Annotated[
-            tuple[Text, ...],
-            Field(strict=False),
-            Rule(
-                "a list of classes whose objects checkpoints may hold, such as [myproj.Vocabulary]"
-            ),
-        ]
-        | None
-    ) = None
+    incidental: Annotated[
+        Annotated[tuple[_SettingOfClass, ...], Field(strict=False)] | None,
+        Rule("a list of settings of your own classes, such as [data.cache_dir], or null"),
+    ] = None
+    resolvers: Annotated[
+        _Texts | None,
+        Rule("a list of modules that register resolvers, such as [myproj.resolvers], or null"),
+    ] = None
+    trusted_classes: Annotated[
+        _Texts | None,
+        Rule(
+            "a list of classes whose objects checkpoints may hold, such as [myproj.Vocabulary], "
+            "or null"
+        ),
+    ] = None
     trial: Switch | None = None  # what follows from false is in `loss_span`
     checkpoint_every: Saving | None = None
     wait_for_gpu: Switch = False
