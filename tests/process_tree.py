@@ -1,6 +1,14 @@
-"""The processes of a command, found through /proc."""
+"""Commands in processes of their own, and the processes of a command, found through /proc."""
 
+import subprocess
+import sys
 from pathlib import Path
+
+
+def start(*words: str, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """Start `sweeper WORDS`, within another program; what it prints is one stream."""
+    command = [*within, sys.executable, "-m", "sweeper", *words]
+    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def descendants(pid: int) -> list[int]:

@@ -21,6 +21,7 @@ from sweeper.spec.values import (
     Index,
     InStep,
     Interval,
+    ListOf,
     NotNegative,
     Positive,
     Price,
@@ -296,7 +297,6 @@ class Branch(Settings):
     batch: InStep
 
 
-_Texts = Annotated[tuple[Text, ...], Field(strict=False)]
 _SettingOfClass = Annotated[str, Field(pattern=r"^(data|module|model|trainer)\.[\w.]+$")]
 _OR_NONE = BeforeValidator(lambda given: None if given == "none" else given)
 
@@ -364,15 +364,15 @@ class Incidental(Settings):
     twin_of: Text | None = None
     tags: Text | None = None
     incidental: Annotated[
-        Annotated[tuple[_SettingOfClass, ...], Field(strict=False)] | None,
+        ListOf[_SettingOfClass] | None,
         Rule("a list of settings of your own classes, such as [data.cache_dir], or null"),
     ] = None
     resolvers: Annotated[
-        _Texts | None,
+        ListOf[Text] | None,
         Rule("a list of modules that register resolvers, such as [myproj.resolvers], or null"),
     ] = None
     trusted_classes: Annotated[
-        _Texts | None,
+        ListOf[Text] | None,
         Rule(
             "a list of classes whose objects checkpoints may hold, such as [myproj.Vocabulary], "
             "or null"
@@ -382,7 +382,7 @@ class Incidental(Settings):
     checkpoint_every: Saving | None = None
     wait_for_gpu: Switch = False
     keep_checkpoint: Annotated[
-        bool | Literal["all"] | Annotated[tuple[Count, ...], Field(strict=False)],
+        bool | Literal["all"] | ListOf[Count],
         Rule("true, false, all, or the epochs after which to keep one, such as [1,2]"),
     ] = False
     keep_going: Switch = False

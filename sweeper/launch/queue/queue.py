@@ -12,12 +12,13 @@ locks or clocks that agree.
 import errno
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sweeper.planning.plan import Task
 from sweeper.spec.outcomes import MAY_GO_ON
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.store.lease import is_held
@@ -67,13 +68,21 @@ class Queue:
         self.results, self.folder = ledger.results, ledger.results / place
         self._queued = self.folder / "queued"
 
-    def add(self, ticket: Ticket) -> None:
-        """Queue a run, unless it is queued."""
-        path = self._path(ticket.run_id)
-        while not self.has(ticket.run_id):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # the folder was empty, and another removed it
-                publish_json(path, asdict(ticket))
+    def add(self, tasks: Iterable[Task], submission: str) -> None:
+        """Queue the runs that are not queued, as of this submission."""
+        for task in tasks:
+            ticket = Ticket(
+                run_id=task.spec.run_id,
+                config=task.spec.config.resolved,
+                number=task.number,
+                from_scratch=task.from_scratch,
+                submission=submission,
+            )
+            path = self._path(ticket.run_id)
+            while not self.has(ticket.run_id):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # the folder was empty, and another removed it
+                    publish_json(path, asdict(ticket))
 
     def has(self, run_id: str) -> bool:
         """Whether a run is queued."""
