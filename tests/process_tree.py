@@ -11,6 +11,14 @@ def start(*words: str, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
+def read_until(command: subprocess.Popen[str], text: str) -> str:
+    """What a command prints, up to the line with this text, or to its end."""
+    said = ""
+    while text not in said and (line := command.stdout.readline()):
+        said += line
+    return said
+
+
 def descendants(pid: int) -> list[int]:
     """Processes below this one, deepest last."""
     try:

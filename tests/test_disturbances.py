@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from process_tree import start
+from process_tree import read_until, start
 
 from sweeper.store.lease import EXPIRES_S, HEARTBEAT_S
 
@@ -38,15 +38,6 @@ def wait_until(condition, timeout_s: float = 300) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
-
-
-def wait_for_line(sweep: subprocess.Popen[str], text: str) -> None:
-    said = []
-    for line in sweep.stdout:
-        said.append(line)
-        if text in line:
-            return
-    pytest.fail(f"{text!r} is not in {said}")
 
 
 def can_be_another_machine() -> bool:
@@ -83,7 +74,7 @@ def test_a_sweep_takes_over_what_a_killed_one_had_begun(results, elsewhere):
     first = sweep_in(results, *LONG, within=ANOTHER_MACHINE if elsewhere else ())
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
     second = sweep_in(results, *LONG, "timeout_s=4")
-    wait_for_line(second, "elsewhere batch=3840")
+    assert "elsewhere batch=3840" in read_until(second, "elsewhere batch=3840")
 
     silent_from = time.monotonic()
     first.kill()

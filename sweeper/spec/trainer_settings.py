@@ -50,9 +50,9 @@ INCIDENTAL_OF_TRAINER = frozenset(
     {"benchmark", "detect_anomaly", "enable_autolog_hparams", "inference_mode"}
     | {"log_every_n_steps", "profiler"}
 )
-_PASSED = INCIDENTAL_OF_TRAINER | {
-    *("callbacks", "gradient_clip_algorithm", "gradient_clip_val", "limit_val_batches")
-}
+_PASSED = INCIDENTAL_OF_TRAINER.union(
+    ("callbacks", "gradient_clip_algorithm", "gradient_clip_val", "limit_val_batches")
+)
 
 
 _LEAVE = "leave the batch and the rate to the run"
