@@ -21,6 +21,7 @@ from sweeper.spec.values import (
     Index,
     InStep,
     Interval,
+    ListOf,
     NotNegative,
     Positive,
     Price,
@@ -296,6 +297,7 @@ class Branch(Settings):
     batch: InStep
 
 
+_SettingOfClass = Annotated[str, Field(pattern=r"^(data|module|model|trainer)\.[\w.]+$")]
 _OR_NONE = BeforeValidator(lambda given: None if given == "none" else given)
 
 
@@ -364,37 +366,26 @@ class Incidental(Settings):
     results: Text
     twin_of: Text | None = None
     tags: Text | None = None
-    incidental: (
-        Annotated[
-            tuple[Annotated[str, Field(pattern=r"^(data|module|model|trainer)\.[\w.]+$")], ...],
-            Field(strict=False),
-            Rule("a list of settings of your own classes, such as [data.cache_dir]"),
-        ]
-        | None
-    ) = None
-    resolvers: (
-        Annotated[
-            tuple[Text, ...],
-            Field(strict=False),
-            Rule("a list of modules that register resolvers, such as [myproj.resolvers]"),
-        ]
-        | None
-    ) = None
-    trusted_classes: (
-        Annotated[
-            tuple[Text, ...],
-            Field(strict=False),
-            Rule(
-                "a list of classes whose objects checkpoints may hold, such as [myproj.Vocabulary]"
-            ),
-        ]
-        | None
-    ) = None
+    incidental: Annotated[
+        ListOf[_SettingOfClass] | None,
+        Rule("a list of settings of your own classes, such as [data.cache_dir], or null"),
+    ] = None
+    resolvers: Annotated[
+        ListOf[Text] | None,
+        Rule("a list of modules that register resolvers, such as [myproj.resolvers], or null"),
+    ] = None
+    trusted_classes: Annotated[
+        ListOf[Text] | None,
+        Rule(
+            "a list of classes whose objects checkpoints may hold, such as [myproj.Vocabulary], "
+            "or null"
+        ),
+    ] = None
     trial: Switch | None = None  # what follows from false is in `loss_span`
     checkpoint_every: Saving | None = None
     wait_for_gpu: Switch = False
     keep_checkpoint: Annotated[
-        bool | Literal["all"] | Annotated[tuple[Count, ...], Field(strict=False)],
+        bool | Literal["all"] | ListOf[Count],
         Rule("true, false, all, or the epochs after which to keep one, such as [1,2]"),
     ] = False
     keep_going: Switch = False
