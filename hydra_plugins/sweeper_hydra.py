@@ -7,6 +7,7 @@ only when it is called.
 import sys
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hydra.core.config_search_path import ConfigSearchPath
@@ -20,9 +21,6 @@ from omegaconf import DictConfig
 from sweeper.upstream import hydras
 
 if TYPE_CHECKING:
-    from sweeper.launch.local.slots import LocalSettings
-    from sweeper.launch.queue.launcher import QueueSettings
-    from sweeper.launch.slurm.submit import JobRequest
     from sweeper.planning.plan import Event, Tasks
     from sweeper.store.ledger import Ledger
 
@@ -45,6 +43,7 @@ class RunLauncher(Launcher):
 
     _name: ClassVar[str]
     _for_hydras_sweepers: ClassVar[str]  # Hydra's launcher of jobs in the same place
+    _settings_model: ClassVar[str]
 
     def __init__(self, **settings: Any) -> None:
         self._settings = settings
@@ -71,9 +70,11 @@ class RunLauncher(Launcher):
         )
         raise ValueError(msg)
 
-    @abstractmethod
     def check(self) -> Any:
         """The settings; ValueError if a setting is wrong. Called before any run starts."""
+        from sweeper.spec.sentences import read_model
+
+        return read_model(resolve_name(self._settings_model), self._settings, "hydra.launcher.")
 
     @abstractmethod
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
@@ -84,13 +85,7 @@ class LocalLauncher(RunLauncher):
     """Starts each run in fresh processes on this machine, or under torchrun on all its machines."""
 
     _name, _for_hydras_sweepers = "local", "basic"
-
-    def check(self) -> "LocalSettings":
-        """The settings; ValueError if a setting is wrong."""
-        from sweeper.launch.local.slots import LocalSettings
-        from sweeper.spec.sentences import read_model
-
-        return read_model(LocalSettings, self._settings, "hydra.launcher.")
+    _settings_model = "sweeper.launch.local.slots.LocalSettings"
 
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
         """Execute runs here; see `sweeper.launch.local.launcher.run_here`."""
@@ -111,7 +106,7 @@ class SlurmLauncher(RunLauncher):
 
     _name, _for_hydras_sweepers = "slurm", "submitit_slurm"
 
-    def check(self) -> "JobRequest":
+    def check(self) -> Any:
         """The settings; ValueError if a setting is wrong."""
         from sweeper.commands.overrides import to_plain_values
         from sweeper.launch.slurm.submit import read_request
@@ -129,13 +124,7 @@ class QueueLauncher(RunLauncher):
     """Queues runs for workers on any machine, and follows them."""
 
     _name, _for_hydras_sweepers = "queue", "basic"
-
-    def check(self) -> "QueueSettings":
-        """The settings; ValueError if a setting is wrong."""
-        from sweeper.launch.queue.launcher import QueueSettings
-        from sweeper.spec.sentences import read_model
-
-        return read_model(QueueSettings, self._settings, "hydra.launcher.")
+    _settings_model = "sweeper.launch.queue.launcher.QueueSettings"
 
     def launch_runs(self, tasks: "Tasks", ledger: "Ledger") -> "Generator[Event]":
         """Queue runs; see `sweeper.launch.queue.launcher.run_in_queue`."""

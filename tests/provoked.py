@@ -2,15 +2,12 @@
 
 import ctypes
 import importlib
-import json
 import math
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -276,30 +273,3 @@ def train_awake(args: WorkerArgs) -> None:
     """First function of a worker that trains `Slow` as any other model."""
     Slow.sleeps = False
     worker.work(args)
-
-
-def count_exchanges(pipe: Connection, rank: WorkerArgs) -> None:
-    """Train a run under the profiler; tell how often gloo did what, and the run's steps."""
-    from torch.profiler import ProfilerActivity, profile
-
-    from lightning_modules.train import RankContext, train
-    from sweeper.spec.run_spec import run_spec
-
-    folder = Path(rank.folder)
-    number, world_size = str(rank.rank), str(rank.world_size)
-    os.environ.update(LOCAL_RANK=number, NODE_RANK="0", RANK=number, WORLD_SIZE=world_size)
-    torch.set_num_threads(1)
-    store = torch.distributed.FileStore(str(folder / "rendezvous"), rank.world_size)
-    torch.distributed.init_process_group(
-        "gloo", store=store, rank=rank.rank, world_size=rank.world_size
-    )
-    spec = run_spec(json.loads((folder / "config.json").read_text()))
-    context = RankContext(
-        rank=rank.rank,
-        folder=folder,
-        checkpoint=folder / "checkpoint.ckpt",
-        on_epoch=lambda _: None,
-    )
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        record = train(spec, context)
-    pipe.send((Counter(event.name for event in profiled.events()), record["steps"]))

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 import torch.distributed as dist
 from line import Line, constant_batches, train_line
 from pytorch_lightning.callbacks import Callback
+from torch.profiler import ProfilerActivity, profile
 
 from lightning_modules.callbacks.checkpoint import LaunchersSigterm, StopRequest
 from lightning_modules.gradients.ddp_hooks import Hierarchy
@@ -125,6 +127,13 @@ def train_rank(config: dict[str, Any], rank: int, folder: Path) -> dict[str, Any
     checkpoint = folder / "checkpoint.ckpt"
     context = RankContext(rank=rank, folder=own, checkpoint=checkpoint, on_epoch=lambda rows: None)
     return train(run_spec(config), context)
+
+
+def count_exchanges(config: dict[str, Any], rank: int, folder: Path) -> tuple[Counter[str], int]:
+    """How often gloo did what while a run was trained, and the run's steps."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        record = train_rank(config, rank, folder)
+    return Counter(event.name for event in profiled.events()), record["steps"]
 
 
 class _Kill(Callback):

@@ -24,6 +24,12 @@ REFUSED = Estimate(np.nan, np.nan, np.nan, 0, "", "refused")
 Study = Callable[[np.random.Generator, int, int], Estimate]
 
 
+def replicates_with(mean: float, sd: float, n: int) -> Array:
+    """Values with exactly this mean and standard deviation."""
+    shape = np.linspace(-1, 1, n)
+    return mean + sd * shape / shape.std(ddof=1)
+
+
 def grid(
     batches: Sequence[int],
     settings: Sequence[float] | Callable[[int], Sequence[float]],
@@ -233,12 +239,7 @@ def cost_between(rng: np.random.Generator, seeds: int, _: int) -> Estimate:
 
 
 def doubling(
-    rng: np.random.Generator,
-    seeds: int,
-    _: int,
-    *,
-    sharpness: float = 1.0,
-    is_spoilt: bool = False,
+    rng: np.random.Generator, seeds: int, _: int, *, sharpness: float = 1.0, is_spoilt: bool = False
 ) -> Estimate:
     """Examples twice the smallest batch's at 32,768; the sharper, the less like a hyperbola."""
     batches = [512 * 4**i for i in range(5)]

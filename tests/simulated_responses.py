@@ -1,6 +1,5 @@
 """Simulated grids over the learning rate, from responses and noises that no estimator assumes."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -8,7 +7,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 from simulated_accuracies import World
-from simulated_studies import simulated_runs
+from simulated_studies import simulated_runs, with_settings
 
 from analysis.stats.laws import compare_rules
 from analysis.stats.optimum import Optima, best_lrs, exponent
@@ -127,15 +126,10 @@ class Grid:
         of_seed = [*range(len(drawn) // len(self.batches))]
         runs = simulated_runs(self.batches, [5], len(of_seed), accuracy=lambda *_: 0.0)
         names = [f"{b}-{r}" for b, r in zip(drawn["global_batch"], drawn["peak_lr"], strict=True)]
-        configs = [
-            json.dumps(json.loads(text) | {"base_lr": rate, "seed": seed})
-            for text, rate, seed in zip(
-                runs["config_json"], drawn["peak_lr"], drawn["seed"].tolist(), strict=True
-            )
-        ]
-        return runs.assign(
+        own = drawn[["peak_lr", "seed"]].rename(columns={"peak_lr": "base_lr"}).to_dict("records")
+        return with_settings(runs, own).assign(
             **drawn, base_lr=drawn["peak_lr"], best_val_accuracy=drawn["val_accuracy"],
-            config_json=configs, lr_series_hash=names,
+            lr_series_hash=names,
             examples_per_s=1000.0 * runs["global_batch"], device_kind="simulated",
         )  # fmt: skip
 

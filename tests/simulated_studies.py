@@ -30,18 +30,7 @@ def simulated_runs(
 ) -> pd.DataFrame:
     """A full grid of finished runs whose accuracy follows a law, with normal noise over seeds.
 
-    Args:
-        batches: global batches [examples].
-        warmups: warmups [epochs].
-        seeds: replicates of each point.
-        accuracy: the law, from global batch and warmup to accuracy (0 to 1).
-        noise: standard deviation over seeds, in accuracy (0 to 1).
-        rng: of the noise; None for the same each time.
-        rules: lr rules; the law does not depend on them.
-        epochs: length of the runs.
-
-    Returns:
-        One row per run, with the columns of the runs table.
+    Warmups are in epochs, accuracy and noise from 0 to 1; the law does not depend on the rule.
     """
     rng = rng or np.random.default_rng(0)
     rows: list[dict[str, Any]] = []
@@ -91,17 +80,19 @@ def _row(number: int, batch: int, warmup: float, rule: str, seed: int) -> dict[s
     }
 
 
+def with_settings(
+    runs: pd.DataFrame, each: Sequence[dict[str, Any]] | None = None, **settings: Any
+) -> pd.DataFrame:
+    """The runs with other settings in their configs, the same for all or some for each."""
+    pairs = zip(runs["config_json"], each or [{}] * len(runs), strict=True)
+    texts = [json.dumps(json.loads(text) | settings | own) for text, own in pairs]
+    return runs.assign(config_json=texts)
+
+
 def simulated_curves(runs: pd.DataFrame, epochs: int) -> pd.DataFrame:
     """Curves that rise to each run's accuracy, `accuracy * (1 - exp(-5 epoch / epochs))`.
 
     The distance from the start is `log(1 + step)`.
-
-    Args:
-        runs: as `simulated_runs` returns them.
-        epochs: rows per run.
-
-    Returns:
-        One row per run and epoch, with the columns of the curves table.
     """
     epoch = np.tile(np.arange(1, epochs + 1), len(runs))
     repeated = runs.loc[runs.index.repeat(epochs)].reset_index(drop=True)
@@ -127,13 +118,7 @@ def simulated_curves(runs: pd.DataFrame, epochs: int) -> pd.DataFrame:
 
 
 def write_results(folder: Path, runs: pd.DataFrame, curves: pd.DataFrame | None = None) -> None:
-    """Write a results folder as the ledger would: one file per run and table.
-
-    Args:
-        folder: made if absent.
-        runs: rows of the runs table.
-        curves: rows of the curves table; none if None.
-    """
+    """Write a results folder as the ledger would: one file per run and table."""
     for name, frame in (("runs", runs), ("curves", curves)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         if frame is None:
@@ -152,14 +137,7 @@ def write_results(folder: Path, runs: pd.DataFrame, curves: pd.DataFrame | None 
 def write_compacted(
     folder: Path, runs: pd.DataFrame, curves: pd.DataFrame, runs_per_file: int | None = None
 ) -> None:
-    """Write a results folder of large files.
-
-    Args:
-        folder: made if absent.
-        runs: rows of the runs table.
-        curves: rows of the curves table.
-        runs_per_file: so many in each file; all in one if None.
-    """
+    """Write a results folder of large files, with so many runs in each; all in one if None."""
     part = np.arange(len(runs)) // (runs_per_file or max(1, len(runs)))
     parts = dict(zip(runs["run_id"], part, strict=True))
     for name, frame, columns in (("runs", runs, RUNS), ("curves", curves, CURVES)):
@@ -169,12 +147,7 @@ def write_compacted(
 
 
 def arrow_table(frame: pd.DataFrame, columns: dict[str, tuple[pa.DataType, str]]) -> pa.Table:
-    """Rows as an Arrow table with the schema of the ledger's files.
-
-    Args:
-        frame: rows; columns of the schema that it lacks are null.
-        columns: `sweeper.store.schema.RUNS` or `CURVES`.
-    """
+    """Rows as an Arrow table with the schema of the ledger's files; columns it lacks are null."""
     schema = arrow_schema(columns)
     arrays = [
         pa.array([None] * len(frame), kind)

@@ -6,7 +6,7 @@ import numpy as np
 
 from analysis.papers.claim import Claim, Point, shares_outside
 from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, correct_by_holm, weigh_contrasts
-from analysis.stats.optimum import exponent_draws, fit_optima
+from analysis.stats.optimum import fit_optima
 from analysis.stats.replicates import Array, Replicates, validation_size
 
 #: Standard deviation over seeds [accuracy]; examples of the validation set that is small.
@@ -99,9 +99,8 @@ def _exponents(
         at_edge = any(
             np.argmax([v.mean() for v in study[start : start + 4]]) == 3 for start in (0, 4)
         )
-        drawn = None if at_edge else exponent_draws(optima)[1]
-        sides = [shares_outside(d, 0.0, 1.0) for d in drawn or ()]  # of each fit: the worse counts
-        rows.append(tuple(map(max, zip(*sides, strict=True))) if sides else (np.nan, np.nan))
+        drawn = None if at_edge else optima.exponents
+        rows.append((np.nan, np.nan) if drawn is None else shares_outside(drawn, 0.0, 1.0))
     p_for, p_against = np.array(rows).T
     return p_for, p_against
 

@@ -1,12 +1,10 @@
 """Simulated training whose critical batch is known: full frames of runs and curves."""
 
-import json
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from simulated_studies import simulated_runs
+from simulated_studies import simulated_runs, with_settings
 
 from analysis.stats.replicates import Array
 
@@ -38,6 +36,24 @@ def bend(batch: Array) -> Array:
 def root(batch: Array) -> Array:
     """They grow as ``1 + (batch / 1500)**0.5``."""
     return 900.0 * (1 + (batch / 1500) ** 0.5)
+
+
+def reached_by(
+    rng: np.random.Generator,
+    batches: Sequence[int],
+    seeds: int,
+    *,
+    factor: float = 1.0,
+    noise: float = 0.05,
+) -> pd.DataFrame:
+    """A table of examples to a target that grow as ``factor * (1 + batch / 2000)``."""
+    rows = [
+        (b, s, factor * (1 + b / 2000) * rng.normal(1, noise))
+        for b in batches
+        for s in range(seeds)
+    ]
+    frame = pd.DataFrame(rows, columns=["global_batch", "seed", "examples_to_target"])
+    return frame.assign(reached_target=True)
 
 
 def train(  # noqa: PLR0913
@@ -83,9 +99,8 @@ def train(  # noqa: PLR0913
     )  # fmt: skip
     batch = runs["global_batch"].to_numpy(float)
     per_epoch = NUM_EXAMPLES // runs["global_batch"]
-    configs: list[dict[str, Any]] = [json.loads(text) for text in runs["config_json"]]
-    for config, length in zip(configs, runs["epochs"], strict=True):
-        config |= {"schedule": {"name": schedule}, "epochs": int(length)}
+    each = [{"epochs": length} for length in runs["epochs"].tolist()]
+    runs = with_settings(runs, each, schedule={"name": schedule})
 
     def draw(*shape: int) -> Array:
         z = rng.normal(size=shape)
@@ -120,6 +135,5 @@ def train(  # noqa: PLR0913
         steps=per_epoch * runs["epochs"], num_train_examples=NUM_EXAMPLES, base_lr=0.1,
         val_accuracy=final, best_val_accuracy=final, val_loss=1 - final, peak_lr=0.1,
         lr_series_hash=[f"{b}-{e}" for b, e in zip(batch, runs["epochs"], strict=True)],
-        config_json=[json.dumps(config) for config in configs],
     )  # fmt: skip
     return runs, curves

@@ -16,7 +16,8 @@ from sweeper.commands.sweep import run_sweep
 from sweeper.commands.tune import run_tuning
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.slots import Machine
-from sweeper.launch.queue.queue import Queue, Ticket
+from sweeper.launch.queue.queue import Queue
+from sweeper.planning.plan import Task
 from sweeper.planning.seconds import Timing, store_timings
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt
@@ -88,11 +89,7 @@ def _leave_unfinished(results, abandoned, queued):
     publish_json(attempt.folder / LEASE, dead)
     for name in ("progress.jsonl", "record-0.json", "log.txt", "step-progress.json"):
         shutil.copy(ledger.attempt_folder(min(ledger.ended()), 1) / name, attempt.folder)
-    ticket = Ticket(
-        run_id=queued.run_id, config=queued.config.resolved, number=1, from_scratch=False,
-        submission="x",
-    )  # fmt: skip
-    Queue(Ledger(results), "slurm/1x1").add(ticket)
+    Queue(ledger, "slurm/1x1").add([Task(spec=queued, number=1)], "x")
     pending = {"holder": asdict(this_process()), "runs": [{"run_id": "a" * 12, "attempt": 1}]}
     publish_json(results / ".pending-host-1.json", pending)
 

@@ -3,12 +3,12 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from process_tree import read_until, start
 
 from sweeper.store.lease import EXPIRES_S, HEARTBEAT_S
 
@@ -25,16 +25,12 @@ ANOTHER_MACHINE = (
 )
 
 
-def start(
-    results: Path, *words: str, as_mortal: bool = False, elsewhere: bool = False
-) -> subprocess.Popen[str]:
-    """A sweep; as a mortal it obeys the permissions of files even if root started it."""
-    command = [sys.executable, "-m", "sweeper", "-m", *words, f"results={results}"]
-    if as_mortal and os.geteuid() == 0:
-        command = ["setpriv", "--bounding-set=-dac_override", *command]
-    if elsewhere:
-        command = [*ANOTHER_MACHINE, *command]
-    return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+#: The permissions of files count for it even if root started it.
+MORTAL = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
+
+
+def sweep_in(results: Path, *words: str, within: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    return start("-m", *words, f"results={results}", within=within)
 
 
 def wait_until(condition, timeout_s: float = 300) -> None:
@@ -42,15 +38,6 @@ def wait_until(condition, timeout_s: float = 300) -> None:
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.05)
-
-
-def wait_for_line(sweep: subprocess.Popen[str], text: str) -> None:
-    said = []
-    for line in sweep.stdout:
-        said.append(line)
-        if text in line:
-            return
-    pytest.fail(f"{text!r} is not in {said}")
 
 
 def can_be_another_machine() -> bool:
@@ -63,9 +50,9 @@ def can_be_another_machine() -> bool:
 def test_three_sweeps_of_one_grid_share_its_thirty_runs(results):
     """One of them on another machine, where names can be had for one."""
     words = [*TINY, "seed=range(30)"]
-    elsewhere = can_be_another_machine()
+    elsewhere = ANOTHER_MACHINE if can_be_another_machine() else ()
 
-    sweeps = [start(results, *words, elsewhere=elsewhere and i == 1) for i in range(3)]
+    sweeps = [sweep_in(results, *words, within=within) for within in ((), elsewhere, ())]
     said = [sweep.communicate(timeout=900)[0] for sweep in sweeps]
 
     for sweep, text in zip(sweeps, said, strict=True):
@@ -84,10 +71,10 @@ def test_a_sweep_takes_over_what_a_killed_one_had_begun(results, elsewhere):
     """Of a process elsewhere only the silence of its heartbeat tells that it is dead."""
     if elsewhere and not can_be_another_machine():
         pytest.skip("namespaces of names and process ids cannot be made here")
-    first = start(results, *LONG, elsewhere=elsewhere)
+    first = sweep_in(results, *LONG, within=ANOTHER_MACHINE if elsewhere else ())
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
-    second = start(results, *LONG, "timeout_s=4")
-    wait_for_line(second, "elsewhere batch=3840")
+    second = sweep_in(results, *LONG, "timeout_s=4")
+    assert "elsewhere batch=3840" in read_until(second, "elsewhere batch=3840")
 
     silent_from = time.monotonic()
     first.kill()
@@ -105,7 +92,7 @@ def test_a_sweep_takes_over_what_a_killed_one_had_begun(results, elsewhere):
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_is_there_and_says_how_to_go_on(results):
-    sweep = start(results, *LONG)
+    sweep = sweep_in(results, *LONG)
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
 
     sweep.send_signal(signal.SIGINT)
@@ -144,7 +131,7 @@ def test_a_full_disk_ends_runs_with_the_reason_and_destroys_nothing(small_disk, 
     free = os.statvfs(small_disk)
     filler.write_bytes(b"0" * (free.f_bavail * free.f_frsize - 60_000))
 
-    full = start(results, *TINY, "seed=1,2,3")
+    full = sweep_in(results, *TINY, "seed=1,2,3")
     said, _ = full.communicate(timeout=900)
 
     assert full.returncode == 1
@@ -162,7 +149,7 @@ def test_a_full_disk_ends_runs_with_the_reason_and_destroys_nothing(small_disk, 
 
 @pytest.mark.slow
 def test_a_folder_turned_read_only_ends_the_sweep_with_the_reason(results, sweep_here):
-    sweep = start(results, *LONG, as_mortal=True)
+    sweep = sweep_in(results, *LONG, within=MORTAL)
     wait_until(lambda: list(results.glob("attempts/*/checkpoint.ckpt")))
 
     subprocess.run(["chmod", "-R", "a-w", results], check=True)

@@ -18,7 +18,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sweeper.launch.queue.queue import Queue, Ticket
+from sweeper.launch.queue.queue import Queue
+from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.compaction import compact
 from sweeper.store.ledger import Ledger
@@ -38,10 +39,8 @@ def fill(config):
     def queue_all(results):
         ledger = Ledger(results)
         ledger.prepare()
-        for seed in range(RUNS):
-            chosen = config(seed=seed, batch=3840, micro_batch=3840)
-            what = {"config": chosen, "number": 1, "from_scratch": False, "submission": "0"}
-            Queue(ledger).add(Ticket(run_id=run_spec(chosen).run_id, **what))
+        specs = [run_spec(config(seed=n, batch=3840, micro_batch=3840)) for n in range(RUNS)]
+        Queue(ledger).add([Task(spec=spec, number=1) for spec in specs], "0")
         return ledger
 
     return queue_all

@@ -3,13 +3,13 @@
 import json
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from process_tree import start
 from provoked import train_awake
 from same_rows import assert_same
 
@@ -21,15 +21,6 @@ SLOW = [
     "batch=768", "warmup=0", "schedule=constant", "epochs=12", "data.num_train_examples=3840",
     "model._target_=provoked.Slow", "+model.seconds=0.2",
 ]  # fmt: skip
-
-
-def start(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "sweeper", *words],
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
 
 
 def end(process: subprocess.Popen[str], code: int) -> str:

@@ -33,6 +33,11 @@ class Arm:
     runs: pd.DataFrame
     config: Config
 
+    @classmethod
+    def of_runs(cls, name: str, runs: pd.DataFrame) -> "Arm":
+        """With the settings of its first run."""
+        return cls(name, runs, config_from_row(runs.iloc[0]))
+
     @cached_property
     def ended(self) -> pd.DataFrame:
         """The runs that finished or diverged."""
@@ -60,7 +65,7 @@ def paper_arms(
     for point, mask in zip(points, point_masks(placed, points), strict=True):
         here = placed[mask]
         if len(here):
-            arms.append(Arm(str(point), here, config_from_row(here.iloc[0])))
+            arms.append(Arm.of_runs(str(point), here))
             continue
         same_batch = placed[placed["paper_batch"] == point.batch]
         choices = [frame[frame["lr_rule"] == point.rule] for frame in (same_batch, runs)]

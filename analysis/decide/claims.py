@@ -8,17 +8,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from analysis.decide.arms import Arm, add_seeds, compare_settings, config_from_row, paper_arms
+from analysis.decide.arms import Arm, add_seeds, compare_settings, paper_arms
 from analysis.decide.grid_ends import find_optimum_edges, propose_longer_grid
 from analysis.decide.proposal import UNKNOWN, Interval, Proposal, propose_runs
 from analysis.papers import PAPERS, limit2020
-from analysis.papers.claim import (
-    LACKING,
-    Point,
-    Verdict,
-    point_values,
-    runs_about,
-)
+from analysis.papers.claim import LACKING, PLACE, Point, Verdict, measure_arms, runs_about, scale_of
 from analysis.papers.judge import Judged
 from analysis.papers.paper import place_runs
 from analysis.stats.contrasts import ONE_SIDED, Arms, Contrasts, weigh_contrasts
@@ -50,11 +44,6 @@ class OpenClaim:
     metric: Metric = ACCURACY
     num_claims: int = 1
 
-    @property
-    def num_tests(self) -> int:
-        """Claims times looks, with the look that follows."""
-        return self.num_claims * (self.verdict.num_looks + 1)
-
 
 def open_claims(judged: Sequence[Judged]) -> Iterator[OpenClaim]:
     """The claims that are not decided."""
@@ -69,7 +58,7 @@ def _open_claims_of_grid(judged: Judged) -> Iterator[OpenClaim]:
     for claim, verdict in zip(paper.claims, judged.verdicts, strict=True):
         if verdict.is_open:
             about = ended_runs(runs_about(claim, placed))
-            seen = about[["paper_batch", "paper_warmup", "lr_rule"]].itertuples(index=False)
+            seen = about[PLACE].itertuples(index=False)
             points = dict.fromkeys([*claim.points, *(Point(*at) for at in seen)])
             is_open = not claim.only_there or paper.is_protocol_of(runs)
             yield OpenClaim(
@@ -85,7 +74,7 @@ def _open_claims_of_limit(judged: Judged) -> Iterator[OpenClaim]:
     gain, drift = judged.verdicts
     if gain.is_open and gain.num_seeds:
         by_name = limit2020.arms_at_largest_batch(judged.compared.runs)
-        arms = [Arm(name, rows, config_from_row(rows.iloc[0])) for name, rows in by_name.items()]
+        arms = [Arm.of_runs(name, rows) for name, rows in by_name.items()]
         contrasts = limit2020.gains(len(arms))
         yield OpenClaim(verdict=gain, arms=arms, contrasts=contrasts, num_claims=2)
     if drift.is_open:
@@ -128,19 +117,17 @@ def _propose_for_contrasts(
     claim: OpenClaim, contrasts: Contrasts, blank: Proposal, most_seeds: int, *, is_new: bool
 ) -> Proposal:
     verdict = claim.verdict
-    values = point_values(
-        [arm.ended for arm in claim.arms], [arm.name for arm in claim.arms], claim.metric
-    )
+    values = measure_arms([arm.ended for arm in claim.arms], claim.metric)
     with np.errstate(invalid="ignore"):  # of points without runs
-        arms = Arms.from_seeds(values.finished)
-    arms = arms.floor_variances(values.num_validation) if values.num_validation else arms
+        arms = values.arms
     needed, counts = verdict.seeds_needed, arms.counts
     if is_new:
         needed, why = _first_seeds(claim)
         counts = np.array([len(arm.seeds) for arm in claim.arms])
     elif (np.array(values.num_diverged)[contrasts.uses.any(axis=0)] > 0).any():
         num_arms = int(contrasts.uses.sum(axis=1).max())
-        needed = fewest_seeds_by_rank(num_arms, ONE_SIDED / claim.num_tests)
+        num_tests = claim.num_claims * (verdict.num_looks + 1)  # with the look that follows
+        needed = fewest_seeds_by_rank(num_arms, ONE_SIDED / num_tests)
         why = f"runs diverged, and a rank test needs {needed} or more seeds per point"
         if needed <= verdict.num_seeds:
             why = "runs diverged in about equal shares: ranks do not tell the arms apart"
@@ -148,9 +135,8 @@ def _propose_for_contrasts(
     elif needed < 0:
         return replace(blank, why=verdict.why)
     else:
-        amount = f"{verdict.seeds_for:.3g} {verdict.unit}".strip()
-        if verdict.unit == "accuracy":
-            amount = f"{100 * verdict.seeds_for:.3g} points"
+        scale, unit = scale_of(verdict.unit)
+        amount = f"{scale * verdict.seeds_for:.3g} {unit}".strip()
         why = f"about {needed} seeds per point would show {amount}"
     if needed > most_seeds and not is_new:
         most = expected_interval(contrasts, arms, np.maximum(counts, most_seeds))

@@ -6,7 +6,7 @@ from math import exp, inf, isfinite, log
 
 import pandas as pd
 
-from analysis.decide.arms import Arm, config_from_row
+from analysis.decide.arms import Arm
 from analysis.decide.command import Config
 from analysis.decide.proposal import Proposal, propose_runs
 from analysis.stats.best_setting import choose_settings
@@ -99,10 +99,7 @@ def find_optimum_edges(runs: pd.DataFrame, column: str, metric: Metric) -> Itera
 def _arms_by_value(runs: pd.DataFrame, key: str, column: str) -> dict[float, Arm]:
     """Arms by the values of a column, in rising order; only values at which a run ended."""
     groups = {float(str(v)): rows for v, rows in runs.groupby(column) if len(ended_runs(rows))}
-    return {
-        value: Arm(f"{key}={value:g}", rows, config_from_row(rows.iloc[0]))
-        for value, rows in sorted(groups.items())
-    }
+    return {v: Arm.of_runs(f"{key}={v:g}", rows) for v, rows in sorted(groups.items())}
 
 
 def propose_longer_grid(found: Sequence[Edge]) -> Proposal:

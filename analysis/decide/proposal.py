@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.decide.arms import Arm, compare_settings, repeat_alike
 from analysis.decide.command import Config
+from analysis.papers.claim import scale_of
 from sweeper.spec.sentences import several
 from sweeper.store.run_columns import git_commit
 
@@ -126,7 +127,7 @@ def _summary(proposal: Proposal) -> Iterator[str]:
     now, then = interval_width(proposal.now), interval_width(proposal.expected)
     if isnan(then):
         return
-    scale, unit = (100, "points") if proposal.unit == "accuracy" else (1, proposal.unit)
+    scale, unit = scale_of(proposal.unit)
     most = "" if proposal.configs else "with the most seeds that may be proposed "
     after = f"{scale * then:.3g} {unit}".strip()
     before = "; there is none now" if isnan(now) else f", now {scale * now:.3g}"

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.decide.arms import Arm, add_seeds, config_from_row
+from analysis.decide.arms import Arm, add_seeds
 from analysis.decide.claims import FEWEST_SEEDS, open_claims, propose_for_claim
 from analysis.decide.command import sweep_commands
 from analysis.decide.grid_ends import Edge, find_edges, propose_longer_grid
@@ -61,9 +61,7 @@ def _propose_seeds(measured: Measured) -> Iterator[Proposal]:
     """Seeds for the two rules that fewest would tell apart, and for points with a single seed."""
     runs = ended_runs(group_comparable(measured.runs_with_metric)[0].runs)
     named = {
-        (batch, warmup, rule): Arm(
-            f"batch={batch} warmup={warmup:g} lr_rule={rule}", rows, config_from_row(rows.iloc[0])
-        )
+        (batch, warmup, rule): Arm.of_runs(f"batch={batch} warmup={warmup:g} lr_rule={rule}", rows)
         for (batch, warmup, rule), rows in runs.groupby(POINT)
     }
     if single := [arm for arm in named.values() if len(arm.seeds) < 2]:

@@ -33,7 +33,7 @@ class Axis:
     word: str
     label: str
     scale: Scale
-    draw: Callable[[Axes, Sequence[Any]], None]
+    draw: Callable[..., None]
 
     def label_of(self, runs: pd.DataFrame) -> str:
         """Its label, with the unit that these runs count in."""

@@ -12,6 +12,7 @@ from analysis.figures.target import best_reached
 from analysis.frontier.figure import draw_frontier
 from analysis.frontier.machines import Cluster, measured_speeds, parse_speeds, read_cluster
 from analysis.frontier.tradeoff import Tradeoff, Work, find_tradeoff, steps_to_target
+from analysis.stats.answer import capitalize
 from analysis.stats.to_target import to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, check_target
@@ -35,7 +36,7 @@ def frontier(options: argparse.Namespace, read: Callable[[], Measured]) -> Itera
     steps = steps_to_target(reached)
     found = find_tradeoff(steps, work, cluster, options.devices)
     setup = describe_setup(work, cluster)
-    yield f"{about[0].upper()}{about[1:]}."
+    yield f"{capitalize(about)}."
     yield from setup
     yield from steps.notes
     if lost := sorted({*steps.means} - {*found.best["global_batch"]}):

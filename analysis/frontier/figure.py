@@ -1,6 +1,6 @@
 """Time against device-hours: a line per batch, over numbers of devices, and the frontier."""
 
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from analysis.figures import style
 from analysis.figures.sheet import Drawing, Given, Sheet
@@ -30,7 +30,7 @@ def draw_frontier(
     axes.grid(visible=True)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(LogLocator(10, subs=(1, 2, 5)))
-        axis.set_major_formatter(FuncFormatter(_number))
+        axis.set_major_formatter(StrMethodFormatter("{x:,g}"))
         axis.set_minor_locator(NullLocator())
     everything = found.everything
     batches = sorted(everything["global_batch"].unique())
@@ -63,7 +63,3 @@ def draw_frontier(
     sheet.label("device-hours", f"time to the target [{unit}]")
     how = "Lines: numbers of devices. Marks: the fastest of a batch, with 95 % intervals of seeds."
     return sheet.finish(everything, "Time against device-hours", [about, how])
-
-
-def _number(value: float, _: int | None) -> str:
-    return f"{value:,g}"

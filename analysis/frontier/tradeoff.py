@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.frontier.machines import Cluster, MachineSpeeds
+from analysis.stats.answer import capitalize
 from analysis.stats.outliers import drop_wild
 from analysis.stats.replicates import DRAWS, Array, Replicates, make_rng, percentile_interval
 from analysis.stats.to_target import FEWEST_EVALUATIONS, evaluations_to_target
@@ -149,7 +150,7 @@ def steps_to_target(reached: pd.DataFrame) -> Steps:
     if wild:
         less = steps_to_target(kept).means
         without = ", ".join(f"{less[b]:,.0f} steps at {b:,}" for b in less if less[b] != means[b])
-        notes.append(f"{wild[0].upper()}{wild[1:]}; without, {without}.")
+        notes.append(f"{capitalize(wild)}; without, {without}.")
     return Steps(means, draws, tuple(notes))
 
 

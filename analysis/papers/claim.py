@@ -1,24 +1,24 @@
 """A claim about the runs, judged: reproduced, contradicted, or why neither."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from analysis.stats.contrasts import (
     ONE_SIDED,
     Arms,
     Contrasts,
+    SeedValues,
     assured_seeds,
     correct_by_holm,
     rank_test,
     weigh_contrasts,
 )
-from analysis.stats.optimum import best_warmups, exponent_draws
+from analysis.stats.optimum import best_warmups, exponent
 from analysis.stats.outliers import drop_wild
-from analysis.stats.replicates import Array, format_share, validation_size
+from analysis.stats.replicates import Array, validation_size
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.which_runs import ended_runs
 
@@ -30,6 +30,9 @@ LACKING = "these runs have no "
 
 #: Differences that seeds are proposed for; less does not matter [accuracy, 0 to 1; nats].
 MARGIN, LOSS_MARGIN = 0.003, 0.02
+
+#: Columns that say at which point of a paper a run stands.
+PLACE = ["paper_batch", "paper_warmup", "lr_rule"]
 
 #: Runs that start later than this after all others have ended were added by another command.
 _PAUSE = pd.Timedelta(seconds=10)
@@ -126,45 +129,9 @@ class Verdict:
         return self.verdict not in (REPRODUCED, CONTRADICTED)
 
 
-@dataclass(frozen=True, slots=True)
-class PointValues:
-    """What the seeds of a claim's points measured.
-
-    Attributes:
-        finished: the metric of the runs that finished, of each point.
-        num_diverged: runs that diverged, of each point.
-        names: of the points.
-        worst: value of a diverged run when runs are ranked, inf or -inf.
-        num_validation: examples of the validation set, if the metric is a share of them.
-        prices: what choosing the settings of each point adds to the variance of its mean.
-    """
-
-    finished: Sequence[Array]
-    num_diverged: Sequence[int]
-    names: Sequence[str]
-    worst: float = -np.inf
-    num_validation: int | None = None
-    prices: Sequence[float] = ()
-
-    @property
-    def num_seeds(self) -> int:
-        """Fewest runs of a point."""
-        counted = zip(self.finished, self.num_diverged, strict=True)
-        return min(len(values) + lost for values, lost in counted)
-
-    @property
-    def ranked(self) -> list[Array]:
-        """The values of each point, diverged runs with the worst."""
-        counted = zip(self.finished, self.num_diverged, strict=True)
-        return [np.append(values, np.full(lost, self.worst)) for values, lost in counted]
-
-    def describe_diverged(self, used: NDArray[np.bool_]) -> str:
-        """The share that diverged of each point that is used, in words; empty if none did."""
-        counted = zip(self.names, self.finished, self.num_diverged, used, strict=True)
-        shares = [
-            f"{n} {format_share(k, len(v) + k)}" for n, v, k, is_used in counted if k and is_used
-        ]
-        return f"diverged, hence judged by rank: {', '.join(shares)}" if shares else ""
+def scale_of(unit: str) -> tuple[int, str]:
+    """What an effect is multiplied by in words, and the unit that it has then."""
+    return (100, "points") if unit == "accuracy" else (1, unit)
 
 
 def price_of(metric: Metric) -> str:
@@ -190,29 +157,18 @@ def runs_about(claim: Claim, runs: pd.DataFrame) -> pd.DataFrame:
     return runs[runs["paper_batch"].isin(batches) & runs["lr_rule"].isin(rules)]
 
 
-def point_values(
-    arms: Sequence[pd.DataFrame],
-    names: Sequence[str],
-    metric: Metric = ACCURACY,
-    others: pd.Series | None = None,
-) -> PointValues:
+def measure_arms(
+    arms: Sequence[pd.DataFrame], metric: Metric = ACCURACY, others: pd.Series | None = None
+) -> SeedValues:
     """What the ended runs of each point measured.
 
     Other runs with the same validation set help to tell how many examples it has.
     """
-
-    def known_values(column: pd.Series) -> Array:
-        return column.dropna().to_numpy(dtype=float)
-
-    lost = [arm["outcome"] == "diverged" for arm in arms]
-    finished = [
-        known_values(arm.loc[~bad, metric.name]) for arm, bad in zip(arms, lost, strict=True)
-    ]
-    known = np.concatenate(finished if others is None else [*finished, known_values(others)])
-    size = validation_size(known) if metric.unit == "%" else None
-    counts = [int(bad.sum()) for bad in lost]
-    prices = [arm.get(price_of(metric), pd.Series(0.0)).fillna(0.0).max() for arm in arms]
-    return PointValues(finished, counts, names, -metric.sign * np.inf, size, prices)
+    values = SeedValues.from_runs(arms, metric)
+    if metric.unit != "%":
+        return values
+    known = np.concatenate(values.finished) if others is None else others.to_numpy(dtype=float)
+    return replace(values, num_validation=validation_size(known))
 
 
 def judge_claim(
@@ -222,39 +178,55 @@ def judge_claim(
 
     `num_claims` is how many claims of the paper there are, for the seeds that would decide.
     """
-    everything, runs = runs, ended_runs(runs)
-    arms = [runs[here] for here in point_masks(runs, claim.points)]
-    names, metric = [str(point) for point in claim.points], claim.metric
-    measured = point_values(arms, names, metric, runs[metric.name])
-    seeds, looks = measured.num_seeds, count_looks(arms)
-    blank = Verdict(
-        text=claim.text, where=claim.where, unit=claim.unit, num_seeds=seeds, num_looks=looks
-    )
-    if measured.num_seeds == 0:
-        lacks = [not len(values) for values in measured.ranked]
-        return replace(blank, why=_describe_missing(everything, claim.points, lacks))
+    ended, names = ended_runs(runs), [str(point) for point in claim.points]
+    arms = [ended[here] for here in point_masks(ended, claim.points)]
+    others = ended[claim.metric.name]
+    counts = measure_arms(arms, claim.metric, others).counts
+    blank = Verdict(text=claim.text, where=claim.where, unit=claim.unit)
+    if not min(counts):
+        return replace(blank, why=_describe_missing(runs, claim.points, counts))
     if claim.contrasts is None:
-        return _judge_exponent(claim, runs, rng, blank)
-    contrasts = claim.contrasts
-
-    def judge(arms: Sequence[pd.DataFrame]) -> Verdict:
-        measured = point_values(arms, names, metric, runs[metric.name])
-        return judge_contrasts(contrasts, measured, blank, rng, num_claims)
-
-    return judge_beside(judge, arms, ["paper_batch", "paper_warmup", "lr_rule"], metric)
+        blank = replace(blank, num_seeds=min(counts), num_looks=count_looks(arms))
+        return _judge_exponent(claim, ended, rng, blank)
+    by_name = dict(zip(names, arms, strict=True))
+    return judge_arms(claim.contrasts, by_name, PLACE, blank, rng, num_claims, claim.metric, others)
 
 
-def judge_beside(
-    judge: Callable[[Sequence[pd.DataFrame]], Verdict],
-    arms: Sequence[pd.DataFrame],
+def judge_arms(
+    contrasts: Contrasts,
+    arms: Mapping[str, pd.DataFrame],
     by: Sequence[str],
+    blank: Verdict,
+    rng: np.random.Generator,
+    num_claims: int,
     metric: Metric = ACCURACY,
+    others: pd.Series | None = None,
 ) -> Verdict:
-    """The verdict on arms that differ in columns, with what it is without wild seeds."""
-    found, (kept, wild) = judge(arms), drop_wild(pd.concat(arms), by, metric.name)
+    """The verdict on contrasts of arms that differ in columns, with what it is without wild seeds.
+
+    Args:
+        contrasts: of the arms.
+        arms: ended runs, by the name of their point.
+        by: the columns.
+        blank: what is known of the verdict.
+        rng: for permutations.
+        num_claims: of the paper.
+        metric: that the claim is about.
+        others: its values at other points too, with the same validation set.
+    """
+
+    def judge(kept: Sequence[pd.DataFrame]) -> Verdict:
+        values = measure_arms(kept, metric, others)
+        prices = [arm.get(price_of(metric), pd.Series(0.0)).fillna(0.0).max() for arm in kept]
+        return _judge_values(contrasts, [*arms], values, np.array(prices), blank, rng, num_claims)
+
+    parts = [*arms.values()]
+    seeds, looks = min(measure_arms(parts, metric, others).counts), count_looks(parts)
+    blank = replace(blank, num_seeds=seeds, num_looks=looks)
+    found, (kept, wild) = judge(parts), drop_wild(pd.concat(parts), by, metric.name)
     if not wild:
         return found
-    without = judge([arm[arm.index.isin(kept.index)] for arm in arms])
+    without = judge([arm[arm.index.isin(kept.index)] for arm in parts])
     verdict = UNDECIDED if without.p > ONE_SIDED else without.verdict
     said = f"{wild}; without, {verdict}: p = {without.p:.2g} if it were the only claim"
     return replace(found, why="; ".join(filter(None, [said, found.why])))
@@ -282,19 +254,21 @@ def count_looks(arms: Sequence[pd.DataFrame]) -> int:
     return 1 + int((there.iloc[:-1] > 1).sum())
 
 
-def _describe_missing(runs: pd.DataFrame, points: Sequence[Point], lacks: Sequence[bool]) -> str:
+def _describe_missing(runs: pd.DataFrame, points: Sequence[Point], counts: Sequence[int]) -> str:
     """Which points were not run, and which were but have no value."""
     found: dict[str, list[str]] = {}
-    for point, here, is_lacking in zip(points, point_masks(runs, points), lacks, strict=True):
-        if is_lacking:
+    for point, here, count in zip(points, point_masks(runs, points), counts, strict=True):
+        if not count:
             state = "run without a result" if here.any() else "not run"
             found.setdefault(state, []).append(str(point))
     return "; ".join(f"{state}: {', '.join(names)}" for state, names in sorted(found.items()))
 
 
-def judge_contrasts(
+def _judge_values(
     contrasts: Contrasts,
-    measured: PointValues,
+    names: Sequence[str],
+    values: SeedValues,
+    prices: Array,
     blank: Verdict,
     rng: np.random.Generator,
     num_claims: int,
@@ -302,24 +276,26 @@ def judge_contrasts(
     """Judge whether contrasts of points lie between their bounds.
 
     Those with a point at which runs diverged are judged by rank, a diverged run being the worst;
-    the effect is that of the runs that finished.
+    the effect is that of the runs that finished. The prices are what choosing the settings of each
+    point adds to the variance of its mean.
     """
     if blank.num_seeds < 2:
         return replace(blank, verdict=NOT_TESTED, why="one seed per point: no test")
-    arms = Arms.from_seeds(measured.finished)
-    if measured.num_validation:
-        arms = arms.floor_variances(measured.num_validation)
-    arms = replace(arms, variances=arms.variances + arms.counts * np.array(measured.prices or 0.0))
-    by_rank = contrasts.uses_any(np.array(measured.num_diverged) > 0)
-    diverged = measured.describe_diverged(np.array(contrasts.uses.any(axis=0)))
+    arms = values.arms
+    arms = replace(arms, variances=arms.variances + arms.counts * prices)
+    is_lost = np.array(values.num_diverged) > 0
+    by_rank = [bool((uses & is_lost).any()) for uses in contrasts.uses]
+    told = zip(names, values.shares, is_lost & contrasts.uses.any(axis=0), strict=True)
+    shares = ", ".join(f"{name} {share}" for name, share, is_told in told if is_told)
+    diverged = f"diverged, hence judged by rank: {shares}" if shares else ""
     if any(by_rank) and contrasts.uses.sum(axis=1).min() < 2:
         return replace(blank, verdict=NOT_TESTED, why=f"nothing to rank against; {diverged}")
     ranks = [
-        rank_test(contrasts, i, measured.ranked, rng) if ranked else None
+        rank_test(contrasts, i, values.ranked, rng) if ranked else None
         for i, ranked in enumerate(by_rank)
     ]
     found = weigh_contrasts(contrasts, arms, ranks)
-    first, second = _name_pair(contrasts, arms, measured.names)
+    first, second = _name_pair(contrasts, arms, names)
     judged = replace(
         blank,
         first=first,
@@ -334,14 +310,13 @@ def judge_contrasts(
     if np.isnan(judged.p):
         why = "every seed of a point measured the same: nothing to test by"
         return replace(judged, verdict=NOT_TESTED, low=np.nan, high=np.nan, why=why)
-    if not any(by_rank):
-        resolution = LOSS_MARGIN if blank.unit == "nats" else MARGIN
-        looks = blank.num_looks + 1  # with these seeds it is looked at again
-        level = ONE_SIDED / (num_claims * looks)
-        needed, distance = assured_seeds(contrasts, arms, resolution, level)
-        needed = max(needed, blank.num_seeds + 1)
-        judged = replace(judged, seeds_needed=needed, seeds_for=distance)
-    return judged
+    if any(by_rank):
+        return judged
+    resolution = LOSS_MARGIN if blank.unit == "nats" else MARGIN
+    looks = blank.num_looks + 1  # with these seeds it is looked at again
+    level = ONE_SIDED / (num_claims * looks)
+    needed, distance = assured_seeds(contrasts, arms, resolution, level)
+    return replace(judged, seeds_needed=max(needed, blank.num_seeds + 1), seeds_for=distance)
 
 
 def _name_pair(contrasts: Contrasts, arms: Arms, names: Sequence[str]) -> tuple[str, str]:
@@ -361,10 +336,11 @@ def _judge_exponent(
     """Whether the best warmup grows with the batch, by less than the batch."""
     runs = runs_about(claim, runs)
     placed = runs.assign(global_batch=runs["paper_batch"], warmup_epochs=runs["paper_warmup"])
-    found, drawn = exponent_draws(best_warmups(placed, rng, metric=claim.metric))
-    if not drawn:
+    optima = best_warmups(placed, rng, metric=claim.metric)
+    found = exponent(optima)
+    if optima.exponents is None:
         return replace(blank, verdict=REFUSED, effect=found.value, why=found.note)
-    p_for, p_against = map(max, zip(*(shares_outside(d, 0.0, 1.0) for d in drawn), strict=True))
+    p_for, p_against = shares_outside(optima.exponents, 0.0, 1.0)
     return replace(
         blank,
         verdict=REPRODUCED if p_for <= p_against else CONTRADICTED,

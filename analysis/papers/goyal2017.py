@@ -78,7 +78,6 @@ _CLAIMS = (
 PAPER = Paper(
     name="goyal2017",
     citation=CITATION,
-    experiment="goyal2017",
     lines=((0.7640, "76.40 %, batch 256 there"),),
     published=PUBLISHED,
     protocol={"rate_per_example": 0.1 / 256, "bn_span": 32},

@@ -12,6 +12,7 @@ from analysis.papers import NAMES, PAPERS, limit2020
 from analysis.papers.claim import (
     LACKING,
     NOT_TESTED,
+    PLACE,
     REFUSED,
     Claim,
     Verdict,
@@ -20,13 +21,14 @@ from analysis.papers.claim import (
     number_sessions,
     point_masks,
     runs_about,
+    scale_of,
     settle_verdicts,
 )
 from analysis.papers.paper import nearest_runs, place_runs
 from analysis.stats.answer import Answer
 from analysis.stats.contrasts import ONE_SIDED
 from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable
-from analysis.tables.validity import ARM, confounds, same_arms, upper_edges
+from analysis.tables.validity import ARM, describe_confounds, same_arms, upper_edges
 from analysis.tables.which_runs import ended_runs
 from sweeper.spec.sentences import several
 
@@ -85,12 +87,11 @@ def judge_paper(name: str, runs: pd.DataFrame, curves: pd.DataFrame) -> Judged:
     compared = nearest_runs(runs, paper)
     placed = place_runs(compared.runs, paper)
     is_there = paper.is_protocol_of(compared.runs)
-    verdicts = [
-        Verdict(text=claim.text, where=claim.where, verdict=NOT_TESTED, why=why)
-        if (why := lacking_metric(compared.runs, claim.metric))
-        else _judge_valid(claim, placed, rng, len(paper.claims), is_there=is_there)
-        for claim in paper.claims
-    ]
+    verdicts: list[Verdict] = []
+    for claim in paper.claims:
+        lacks = lacking_metric(compared.runs, claim.metric) or claim.only_there * (not is_there)
+        blank = Verdict(text=claim.text, where=claim.where, verdict=NOT_TESTED, why=lacks)
+        verdicts.append(blank if lacks else _judge_valid(claim, placed, rng, len(paper.claims)))
     everywhere = ended_runs(place_runs(runs, paper))
     is_asked = any(
         all(here.any() for here in point_masks(everywhere, claim.points)) for claim in paper.claims
@@ -121,7 +122,7 @@ def describe_verdict(verdict: Verdict, family: int = 1) -> str:
 
     `family` is how many of the paper's claims were tested.
     """
-    scale, unit = (100, "points") if verdict.unit == "accuracy" else (1, verdict.unit)
+    scale, unit = scale_of(verdict.unit)
     parts = [f"{verdict.text} ({verdict.where})"]
     if not np.isnan(verdict.effect) and not np.isinf([verdict.low, verdict.high]).all():
         sign, words = 1.0, f"effect {scale * verdict.effect:.3g} {unit}"
@@ -151,7 +152,7 @@ def _describe_seeds(verdict: Verdict) -> str:
     """The seeds with which a verdict would be decided; empty if that is not known."""
     if verdict.seeds_needed <= 0:
         return ""
-    scale, unit = (100, "points") if verdict.unit == "accuracy" else (1, verdict.unit)
+    scale, unit = scale_of(verdict.unit)
     about = "1,000 or more" if verdict.seeds_needed >= 1000 else f"about {verdict.seeds_needed}"
     amount = f"{scale * verdict.seeds_for:.3g} {unit}"
     return f"with {about} seeds per point {amount} would be decided 4 times in 5"
@@ -176,11 +177,9 @@ def claim_answers(judged: Judged) -> Iterator[Answer]:
 
 
 def _judge_valid(
-    claim: Claim, placed: pd.DataFrame, rng: np.random.Generator, num_claims: int, *, is_there: bool
+    claim: Claim, placed: pd.DataFrame, rng: np.random.Generator, num_claims: int
 ) -> Verdict:
     """A verdict, or why there can be none."""
-    if claim.only_there and not is_there:
-        return Verdict(text=claim.text, where=claim.where, verdict=NOT_TESTED, why=claim.only_there)
     verdict = judge_claim(claim, placed, rng, num_claims)
     why = _refusal(claim, runs_about(claim, placed))
     if not why or not verdict.num_seeds:
@@ -195,8 +194,8 @@ def _refusal(claim: Claim, ours: pd.DataFrame) -> str:
         differing = [i for i in range(len(ARM)) if len({arm[i] for arm in same}) > 1]
         arms = [", ".join(f"{ARM[i]} {arm[i]}" for i in differing) for arm in same]
         return f"identical learning rates at every step of {' and '.join(arms)}"
-    if found := confounds(ended_runs(ours), ["paper_batch", "paper_warmup", "lr_rule"]):
-        return f"the arms differ in more than the setting in question: {'; '.join(found)}"
+    if found := describe_confounds(ended_runs(ours), PLACE):
+        return found
     if claim.contrasts is None and (edges := upper_edges(ours)):
         batches = " and ".join(f"{batch:,}" for batch, _, _ in edges)
         return f"the best warmup at batch {batches} is the longest tried; try longer ones"

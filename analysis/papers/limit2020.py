@@ -5,7 +5,7 @@ The paper's batches, recipes and numbers are not public in full; the grid is the
 momentum under the same schedule, as Nado et al. 2021 (arXiv:2102.06356) ask for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,17 +18,14 @@ from analysis.papers.claim import (
     REPRODUCED,
     UNDECIDED,
     Verdict,
-    count_looks,
-    judge_beside,
-    judge_contrasts,
+    judge_arms,
     lacking_metric,
-    point_values,
     settle_verdicts,
 )
 from analysis.stats.contrasts import Contrasts
 from analysis.stats.laws import constant_rate, diffusion
 from analysis.tables.comparable_runs import AXES, group_comparable
-from analysis.tables.validity import confounds
+from analysis.tables.validity import describe_confounds
 from analysis.tables.which_runs import ended_runs
 
 NAME = "limit2020"
@@ -97,18 +94,10 @@ def _judge_gain(arms: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> V
         why = f"optimizer={BASELINE} and another are needed at one batch"
     if why:
         return Verdict(text=_GAIN, where=where, verdict=NOT_TESTED, why=why)
-    if found := confounds(runs, ["optimizer"]):
-        why = f"the arms differ in more than the setting in question: {'; '.join(found)}"
+    if why := describe_confounds(runs, ["optimizer"]):
         return Verdict(text=_GAIN, where=where, verdict=REFUSED, why=why)
-    values = point_values([*arms.values()], [*arms])
-    looks = count_looks([*arms.values()])
-    blank = Verdict(text=_GAIN, where=where, num_seeds=values.num_seeds, num_looks=looks)
-
-    def judge(runs_of: Sequence[pd.DataFrame]) -> Verdict:
-        values = point_values(runs_of, [*arms])
-        return judge_contrasts(gains(len(arms)), values, blank, rng, num_claims=2)
-
-    return judge_beside(judge, [*arms.values()], ["optimizer"])
+    blank = Verdict(text=_GAIN, where=where)
+    return judge_arms(gains(len(arms)), arms, ["optimizer"], blank, rng, num_claims=2)
 
 
 def _judge_drift(

@@ -90,7 +90,6 @@ _CLAIMS = (
 PAPER = Paper(
     name="mccord2021",
     citation="McCord & Dash 2021",
-    experiment="mccord2021_warmup",
     lines=((REFERENCE, "75.3 %, He et al. 2015"), (0.7626, "76.26 %, Goyal et al. 2017 at 8,192")),
     published=PUBLISHED,
     published_remark=", with Nesterov's momentum, weight decay 1e-4 and BatchNorm over 32.",

@@ -7,7 +7,7 @@ from itertools import product
 
 import pandas as pd
 
-from analysis.papers.claim import Claim, Point, point_masks, price_of
+from analysis.papers.claim import PLACE, Claim, Point, point_masks, price_of
 from analysis.stats.best_setting import choose_settings
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable, stored_configs
 from analysis.tables.metric import ACCURACY, LOSS, Metric
@@ -74,7 +74,6 @@ class Paper:
     Attributes:
         name: for the command line.
         citation: for titles.
-        experiment: the preset that runs it; its twin is `<experiment>_small`.
         epochs: length of its training, which warmups are relative to.
         figures: in the paper's order.
         claims: what it states.
@@ -88,7 +87,6 @@ class Paper:
 
     name: str
     citation: str
-    experiment: str
     epochs: int = 90
     figures: Sequence[PaperFigure]
     claims: Sequence[Claim]
@@ -186,8 +184,7 @@ def nearest_runs(runs: pd.DataFrame, paper: Paper) -> ComparableRuns:
     found = [choose_settings(rows, further, metric) for _, rows in tuned.groupby(at_point)]
     prices = [part.runs["global_batch"].map(part.price) for part in found]
     best = pd.concat([part.runs for part in found]).assign(**{price_of(metric): pd.concat(prices)})
-    names = ["paper_batch", "paper_warmup", "lr_rule"]
-    counts = [len(place_runs(of, paper)[names].drop_duplicates()) for of in (best, nearest.runs)]
+    counts = [len(place_runs(of, paper)[PLACE].drop_duplicates()) for of in (best, nearest.runs)]
     if counts[0] < counts[1]:
         return nearest
     about = "; ".join(filter(None, [nearest.about, f"each point at its best {', '.join(further)}"]))

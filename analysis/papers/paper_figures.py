@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from analysis.figures import style
 from analysis.figures.curves import MOST_BANDS, curve_points, limit_to_end
 from analysis.figures.draw import add_doubts
-from analysis.figures.final import BATCH, DIVERGED, WARMUP, limit_values
+from analysis.figures.final import BATCH, BATCHES, DIVERGED, RULES, WARMUPS, limit_values
 from analysis.figures.lines import Lane, draw_curve, draw_points
 from analysis.figures.points import points, reading_note, reading_note_of_curves
 from analysis.figures.sheet import Drawing, Sheet, save
@@ -30,8 +30,7 @@ from analysis.tables.comparable_runs import ComparableRuns, file_name
 from analysis.tables.metric import ACCURACY, Measured, Metric
 from analysis.tables.which_runs import ended_runs
 
-_COLUMN = {"batch": "global_batch", "warmup": "warmup_epochs", "rule": "lr_rule"}
-_LABEL = {"batch": BATCH, "warmup": WARMUP, "rule": "learning-rate rule"}
+_AXES = {"batch": BATCHES, "warmup": WARMUPS, "rule": RULES}
 
 
 def draw_paper(
@@ -86,7 +85,7 @@ def draw_figure(
         if _is_comparable(paper, figure, runs):
             axes.axhline(height, color=style.GREY, linewidth=0.9, linestyle=linestyle, label=source)
     notes = [compared.about, note + _remarks(placed, figure, paper)]
-    legend = "" if figure.is_final else _LABEL[figure.along]
+    legend = "" if figure.is_final else _AXES[figure.along].label
     return sheet.finish(frame, _title(paper, figure, compared, runs), notes, legend)
 
 
@@ -123,7 +122,7 @@ def draw_optimizers(
 
 def _line_labels(runs: pd.DataFrame, along: str) -> dict[float | str, str]:
     """Labels of lines or places; for a twin, with the paper's number in brackets."""
-    column = _COLUMN[along]
+    column = _AXES[along].column
     theirs = {"batch": "paper_batch", "warmup": "paper_warmup", "rule": "lr_rule"}[along]
     pairs = runs.drop_duplicates(column).sort_values(column)
     if along == "rule":
@@ -139,25 +138,22 @@ def _draw_final(
     sheet: Sheet, frame: pd.DataFrame, figure: PaperFigure, names: dict[float | str, str]
 ) -> str:
     """Draw a line of points, or marks of rules; return a note if the axis cuts bars."""
-    (axes,) = sheet.panels
-    mark, places, scale = style.ordered_marks(1)[0], [*names], style.BATCHES
-    if figure.along == "batch":
-        style.batch_axis(axes, [int(b) for b in places], [*names.values()])
-    elif figure.along == "warmup":
-        style.warmup_axis(axes, [float(w) for w in places], [*names.values()])
-        scale = style.WARMUPS
-    else:
+    (axes,), axis = sheet.panels, _AXES[figure.along]
+    (mark,), places = style.ordered_marks(1), [*names]
+    if figure.along == "rule":
         rules = list(figure.rules)
-        mark, places, scale = replace(mark, linestyle=" "), [*range(len(rules))], style.PLACES
+        mark, places = replace(mark, linestyle=" "), [*range(len(rules))]
         axes.set_xticks(places, rules)
         axes.set_xlim(-0.5, len(rules) - 0.5)
         frame = frame.assign(lr_rule=frame["lr_rule"].map(rules.index))
-    column, lane = _COLUMN[figure.along], Lane([float(place) for place in places], scale)
+    else:
+        axis.draw(axes, places, [*names.values()])
+    lane = Lane([float(place) for place in places], axis.scale)
     if frame["num_diverged"].any():
         sheet.add_strip(0, DIVERGED)
     strip = sheet.strips.get(0)
-    draw_points(axes, frame, column, mark=mark, lane=lane, label="these runs", strip=strip)
-    sheet.label(_LABEL[figure.along], style.value_label(figure.metric))
+    draw_points(axes, frame, axis.column, mark=mark, lane=lane, label="these runs", strip=strip)
+    sheet.label(axis.label, style.value_label(figure.metric))
     return limit_values(sheet.panels, frame, figure.metric)
 
 
@@ -166,7 +162,7 @@ def _draw_curves(
 ) -> str:
     """Draw a line per name; return a note if the axis cuts the first epochs."""
     (axes,) = sheet.panels
-    column = _COLUMN[figure.along]
+    column = _AXES[figure.along].column
     marks: list[Mark] = (
         [*style.named_marks(map(str, names)).values()]
         if figure.along == "rule"

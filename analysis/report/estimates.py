@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.figures.target import best_reached, whole_seed_runs
 from analysis.report.which_batch import advise_batch
-from analysis.stats.answer import Answer
+from analysis.stats.answer import Answer, capitalize
 from analysis.stats.best_setting import BestSettings, choose_settings
 from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.doubling import FELL, STEADY, describe_doubling, unanswered
@@ -21,7 +21,7 @@ from analysis.stats.to_target import at_their_ends, steady_part, steady_targets,
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, Metric, check_target
 from analysis.tables.settings import comparable_settings
-from analysis.tables.validity import ARM, confounds
+from analysis.tables.validity import ARM, describe_confounds
 from analysis.tables.which_runs import (
     BREAKING,
     LENGTHS,
@@ -89,15 +89,9 @@ def _describe_chosen(tuned: pd.DataFrame, count: int, best: BestSettings) -> Ans
 
 def _refuse_confounded(estimated: Answer, runs: pd.DataFrame) -> Answer:
     """An estimate, refused if the arms that it compares differ in more than the question."""
-    if found := confounds(ended_runs(runs), ARM):
-        why = f"the arms differ in more than the setting in question: {'; '.join(found)}"
+    if why := describe_confounds(ended_runs(runs), ARM):
         return Answer(name=estimated.name, question=estimated.question, words=f"Refused: {why}.")
     return estimated
-
-
-def _capitalize(sentence: str) -> str:
-    """Capitalise only the first letter: F, and names of metrics and rules, stay as they are."""
-    return f"{sentence[0].upper()}{sentence[1:]}"
 
 
 #: Settings whose growth with the batch is always asked for, and what they are called.
@@ -137,7 +131,7 @@ def _describe_growth(name: str, question: str, optima: Optima) -> Answer:
         words = f"These runs do not determine it ({found.value:.2g} by the fit, {seeds}){note}."
     else:
         start = "" if np.isnan(found.value) else "As batch to the power "
-        words = _capitalize(f"{start}{format_estimate(found)}.")
+        words = capitalize(f"{start}{format_estimate(found)}.")
     settings = {
         f"{row['global_batch']:.0f}": [row["best"], row["low"], row["high"]]
         for row in table.to_dict("records")
@@ -306,7 +300,7 @@ def _estimate_distance(
             "rate are needed."
         )
         return Answer(name="distance_law", question=question, words=words)
-    words, is_answered = _capitalize(f"{'; '.join(parts)}."), True
+    words, is_answered = capitalize(f"{'; '.join(parts)}."), True
     table = pd.DataFrame(rows)
     return Answer(
         name="distance_law", question=question, words=words, table=table, is_answered=is_answered

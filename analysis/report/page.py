@@ -28,14 +28,7 @@ from analysis.tables.comparable_runs import (
     warmup_unit,
 )
 from analysis.tables.load import read_curves, read_runs
-from analysis.tables.metric import (
-    AskedMetric,
-    Measured,
-    Metric,
-    clock_label,
-    clock_of,
-    with_metric,
-)
+from analysis.tables.metric import AskedMetric, Measured, Metric, clock_label, clock_of, with_metric
 from analysis.tables.validity import check_validity, doubts
 from sweeper.store.schema import RUNS
 
@@ -149,7 +142,7 @@ def conclusions(tables: Measured) -> dict[str, Any]:
         return {"claims": [], "findings": [], "estimates": [], "next": []}
     judged, metric = judge_all(runs, curves), tables.metric
     compared = [paper.compared for paper in judged] or group_comparable(runs)[:1]
-    found = {str(f) for group in compared for f in check_validity(group.runs, metric)}
+    found = {text for group in compared for text in check_validity(group.runs, metric)}
     return {
         "claims": [
             {"heading": j.heading, "verdicts": [list(line) for line in verdict_lines(j)]}

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from analysis.stats.answer import Answer
+from analysis.stats.answer import Answer, capitalize
 from analysis.stats.contrasts import correct_by_holm
 from analysis.stats.critical_batch import shared_noise
 from analysis.stats.doubling import describe_doubling
@@ -82,7 +82,7 @@ def judge_speed(reached: pd.DataFrame, reference: pd.DataFrame) -> Answer:
         f"left out of the reference: {wild}" if wild else "",
     ]  # fmt: skip
     words = "; ".join(filter(None, clauses))
-    words = f"{words[0].upper()}{words[1:]}."
+    words = f"{capitalize(words)}."
     return Answer(name="suspicious_speed", question=question, words=words, is_answered=True)
 
 
@@ -103,11 +103,11 @@ def _estimate_costs(cells: Replicates, wild: str, bend: float) -> Answer:
     shown = table[["cost", "low", "high"]].mul(100).map("{:.3g} %".format).replace("nan %", "")
     words = "; ".join(filter(None, parts))
     question = "What does a doubling of the batch cost, in examples to target?"
-    words, rows = f"{words[0].upper()}{words[1:]}.", table[["smaller", "larger"]].join(shown)
-    known = bool(table["low"].notna().any())
     return Answer(
-        name="doubling_cost", question=question, words=words, table=rows, is_answered=known
-    )
+        name="doubling_cost", question=question, words=f"{capitalize(words)}.",
+        table=table[["smaller", "larger"]].join(shown),
+        is_answered=bool(table["low"].notna().any()),
+    )  # fmt: skip
 
 
 def cells_without_wild(reached: pd.DataFrame) -> tuple[Replicates, str]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures.points import POINT, points
-from analysis.stats.answer import Answer
+from analysis.stats.answer import Answer, capitalize
 from analysis.stats.best_of import compare_with_best
 from analysis.stats.contrasts import Arms
 from analysis.stats.outliers import drop_wild
@@ -21,6 +21,8 @@ from sweeper.spec.sentences import several
 QUESTION = "Which batch should I train with?"
 
 _FEW = "Not run: two or more batches whose runs all finished are needed."
+
+_MORE = "Run more seeds of each batch: sweeper analysis next names them."
 
 #: An epoch that is faster by less than this is not said to be faster.
 _FASTER = 1.05
@@ -138,7 +140,7 @@ def advise_batch(
     kept, wild = drop_wild(runs, _setting(runs), metric.name)
     if wild:
         without = advise_batch(kept, metric, price).words
-        found = f"{wild[0].upper()}{wild[1:]}"
+        found = capitalize(wild)
         if without.startswith(words):
             words = f"{words} {found}; without, this is the same.{without.removeprefix(words)}"
         else:
@@ -158,15 +160,9 @@ def advise_batch(
         low=open_ones.min() if is_known else np.nan,
         high=open_ones.max() if is_known else np.nan,
         settings=settings,
-        next=_next_step(chosen, margin),
+        next="" if chosen["at_most"] <= margin else _MORE,
         table=_label_columns(every, metric, warmup_unit(runs)),
     )
-
-
-def _next_step(chosen: pd.Series, margin: float) -> str:
-    if not chosen["at_most"] <= margin:
-        return "Run more seeds of each batch: sweeper analysis next names them."
-    return ""
 
 
 def _name_setting(chosen: pd.Series, runs: pd.DataFrame) -> str:

@@ -67,16 +67,19 @@ def parse_question(text: str, points: Sequence[RunSpec], metric: Metric) -> Ques
     words = " ".join(text.replace("=", " ").split())
     for pattern, read in _READERS.items():
         if found := re.fullmatch(pattern, words):
-            question = read(text, found, points, metric)
-            _check_arms(question.arms)
-            return question
+            arms, reference = read(text, found, points)
+            margin = _read_margin(text, found, metric)
+            _check_arms(arms)
+            return Question(text=text, arms=arms, metric=metric, margin=margin, reference=reference)
     msg = f"question must have one of the known forms; got question={text!r}. {_FORMS}"
     raise ValueError(msg)
 
 
-def _read_best(
-    text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric
-) -> Question:
+#: Arms that are compared, and the place of the reference among them, if there is one.
+Read = tuple[list[QuestionArm], int | None]
+
+
+def _read_best(text: str, found: re.Match[str], points: Sequence[RunSpec]) -> Read:
     key = found["key"]
     arms = _make_arms(key, _select_points(found["at"], points))
     if len(arms) < 2:
@@ -85,13 +88,10 @@ def _read_best(
             f"with one in the grid: {arms[0].name}. Give {key} more values."
         )
         raise ValueError(msg)
-    margin = _read_margin(text, found, metric)
-    return Question(text=text, arms=arms, metric=metric, margin=margin)
+    return arms, None
 
 
-def _read_no_worse(
-    text: str, found: re.Match[str], points: Sequence[RunSpec], metric: Metric
-) -> Question:
+def _read_no_worse(text: str, found: re.Match[str], points: Sequence[RunSpec]) -> Read:
     points = _select_points(found["at"], points)
     key, value = found["key"], found["value"]
     if found["base"]:
@@ -105,14 +105,13 @@ def _read_no_worse(
             f"question={text!r}, the grid has {shown}. Add the missing value."
         )
         raise ValueError(msg)
-    margin = _read_margin(text, found, metric)
-    return Question(text=text, arms=arms, metric=metric, margin=margin, reference=same[0])
+    return arms, same[0]
 
 
 _REFERENCE = r"(?:(?P<base>base_batch)|(?P<key>\S+) (?P<value>\S+))"
 _AT = r"(?: at (?P<at>.+?))?"
 _WITHIN = r" within (?P<margin>[\d.]+(?:e-?\d+)?)(?P<points> points?)?"
-_READERS: Mapping[str, Callable[[str, re.Match[str], Sequence[RunSpec], Metric], Question]] = {
+_READERS: Mapping[str, Callable[[str, re.Match[str], Sequence[RunSpec]], Read]] = {
     rf"best (?P<key>\S+){_AT}(?:{_WITHIN})?": _read_best,
     rf"no worse than {_REFERENCE}{_AT}{_WITHIN}": _read_no_worse,
 }

@@ -67,6 +67,11 @@ class Answer:
         return f"{lines}\n{textwrap.indent(rows, '  ')}"
 
 
+def capitalize(sentence: str) -> str:
+    """Capitalise only the first letter: F, and names of metrics and rules, stay as they are."""
+    return f"{sentence[0].upper()}{sentence[1:]}"
+
+
 def _format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 

@@ -77,7 +77,8 @@ def breaking_batch(
         last, _, first = crossings(batches, metric.sign * means, weights, margin)
         low, high = percentile_interval(last)[0], percentile_interval(first)[1]
         ends = "the ends are batches that were run" if np.isfinite(value) else ""
-        if not _are_neighbours(batches, low, high) and len(batches) >= _FEWEST_BATCHES:
+        are_neighbours = np.isfinite(high) and not ((batches > low) & (batches < high)).any()
+        if not are_neighbours and len(batches) >= _FEWEST_BATCHES:
             errors, freedom, _ = add_price(*share_variances(cells), extra)
             smooth = fit_fall(batches, signed, errors, float(freedom.min()), margin)
             if smooth is not None:
@@ -93,10 +94,6 @@ def breaking_batch(
     if not wild:
         return found
     return add_without(found, wild, breaking_batch(kept, rng, margin, draws, metric, price))
-
-
-def _are_neighbours(batches: Array, low: float, high: float) -> bool:
-    return bool(np.isfinite(high) and ((batches > low) & (batches < high)).sum() == 0)
 
 
 def fit_fall(

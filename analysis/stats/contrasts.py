@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from analysis.stats.replicates import ROUNDING, Array, are_equal
+from analysis.stats.replicates import ROUNDING, Array, are_equal, format_share
+from analysis.tables.metric import Metric
 
 #: Probability that the spread, and the difference, are no worse than a proposal assumes.
 ASSURANCE = 0.8
@@ -102,6 +104,54 @@ class Arms:
         return Arms(self.means, np.where(is_constant, binomial, self.variances), self.counts)
 
 
+@dataclass(frozen=True, slots=True)
+class SeedValues:
+    """What the seeds of arms measured.
+
+    Attributes:
+        finished: of the runs that finished, of each arm.
+        num_diverged: runs that diverged, of each arm.
+        worst: value of a diverged run when runs are ranked, inf or -inf.
+        num_validation: examples of the validation set, if the values are shares of them.
+    """
+
+    finished: Sequence[Array]
+    num_diverged: Sequence[int]
+    worst: float = -np.inf
+    num_validation: int | None = None
+
+    @classmethod
+    def from_runs(cls, arms: Sequence[pd.DataFrame], metric: Metric) -> "SeedValues":
+        """From the ended runs of each arm; how large the validation set is, is not known."""
+        lost = [arm["outcome"] == "diverged" for arm in arms]
+        kept = [arm.loc[~gone, metric.name] for arm, gone in zip(arms, lost, strict=True)]
+        finished = [values.dropna().to_numpy(dtype=float) for values in kept]
+        return cls(finished, [int(gone.sum()) for gone in lost], -metric.sign * np.inf)
+
+    @property
+    def counts(self) -> list[int]:
+        """Runs of each arm."""
+        both = zip(self.finished, self.num_diverged, strict=True)
+        return [len(values) + lost for values, lost in both]
+
+    @property
+    def shares(self) -> list[str]:
+        """The share of each arm that diverged, in words."""
+        return [format_share(*of) for of in zip(self.num_diverged, self.counts, strict=True)]
+
+    @property
+    def ranked(self) -> list[Array]:
+        """The values of each arm, diverged runs with the worst."""
+        both = zip(self.finished, self.num_diverged, strict=True)
+        return [np.append(values, np.full(lost, self.worst)) for values, lost in both]
+
+    @property
+    def arms(self) -> Arms:
+        """Of the runs that finished, none known better than the validation set can tell."""
+        arms = Arms.from_seeds(self.finished)
+        return arms.floor_variances(self.num_validation) if self.num_validation else arms
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrasts:
     """Weighted sums of arms' means, of which all, or any, must lie between two bounds.
@@ -138,10 +188,6 @@ class Contrasts:
     def uses(self) -> NDArray[np.bool_]:
         """Which arms each contrast is about, shape (contrasts, arms)."""
         return self.weights != 0
-
-    def uses_any(self, arms: NDArray[np.bool_]) -> list[bool]:
-        """Which contrasts are about any of these arms."""
-        return [bool((uses & arms).any()) for uses in self.uses]
 
 
 @dataclass(frozen=True, slots=True)

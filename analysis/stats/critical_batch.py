@@ -44,7 +44,6 @@ class CriticalBatch:
         lack_of_fit_p: probability of an F this large if the hyperbola holds.
         farthest: the largest distance of a mean from the hyperbola [fraction; negative below].
         holds_up_to: the largest batch up to which the hyperbola is not rejected; nan if none.
-        censored: batches at which a run did not reach the target.
     """
 
     critical_batch: Estimate
@@ -54,7 +53,6 @@ class CriticalBatch:
     lack_of_fit_p: float
     farthest: float
     holds_up_to: float
-    censored: tuple[int, ...]
 
 
 def critical_batch(reached: pd.DataFrame) -> CriticalBatch:
@@ -97,8 +95,7 @@ def critical_batch(reached: pd.DataFrame) -> CriticalBatch:
     kept, wild = _drop_wild(reached)
     if wild:
         found = add_without(found, wild, critical_batch(kept).critical_batch)
-    censored = {int(b) for b in reached.loc[~_is_reached(reached), "global_batch"]}
-    return replace(fit, critical_batch=found, censored=tuple(sorted(censored)))
+    return replace(fit, critical_batch=found)
 
 
 def _fit_hyperbola(cells: Replicates, known: pd.DataFrame) -> CriticalBatch:
@@ -154,7 +151,7 @@ def _fit_hyperbola(cells: Replicates, known: pd.DataFrame) -> CriticalBatch:
         fewer = np.arange(len(batches)) < len(batches) - 1
         rest = known[known["global_batch"] < batches[-1]]
         held = _fit_hyperbola(cells.keep(fewer), rest).holds_up_to if fewer.sum() > 2 else np.nan
-    return CriticalBatch(estimate, steps, fewest, scatter, p, float(away[far]), held, ())
+    return CriticalBatch(estimate, steps, fewest, scatter, p, float(away[far]), held)
 
 
 def doubling_batch(reached: pd.DataFrame) -> Estimate:

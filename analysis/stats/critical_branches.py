@@ -1,15 +1,20 @@
 """The critical batch at positions of a training, from branches with other batches."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import takewhile
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import t as student
 
-from analysis.stats.answer import Answer
+from analysis.stats.answer import Answer, capitalize
 from analysis.stats.replicates import Array
 from sweeper.spec.sentences import several
+
+_COLUMNS = ["position", "parent_batch", "least", "estimate", "below", "noise_scale", "num_seeds",
+            "visible"]  # fmt: skip
 
 #: Of each of the two tests, so that the interval covers at 95 % or more.
 _LEVEL = 0.025
@@ -57,23 +62,13 @@ def estimate_critical_batch(
     """
     batches = sorted(worse)
     bounds = {batch: _bounds(worse[batch]) for batch in batches}
-    below = np.inf
-    for batch in reversed(batches):
-        if not bounds[batch][0] > margin:
-            break
-        below = float(batch)
-    least = float(parent_batch)
-    for batch in batches:
-        if not bounds[batch][1] <= margin:
-            break
-        least = float(batch)
-    last, following = float(parent_batch), np.nan
-    for batch in batches:
-        following = float(batch)
-        if not worse[batch].mean() <= margin:
-            break
-        last, following = float(batch), np.nan
-    middle = float(np.sqrt(last * following))
+    shown_worse = [*takewhile(lambda batch: bounds[batch][0] > margin, reversed(batches))]
+    shown_as_good = [*takewhile(lambda batch: bounds[batch][1] <= margin, batches)]
+    as_good = [parent_batch, *takewhile(lambda batch: worse[batch].mean() <= margin, batches)]
+    following = batches[len(as_good) - 1] if len(as_good) <= len(batches) else np.nan
+    middle = float(np.sqrt(as_good[-1] * following))
+    least = float([parent_batch, *shown_as_good][-1])
+    below = float([np.inf, *shown_worse][-1])
     seeds = min((len(values) for values in worse.values()), default=0)
     halves = [(high - low) / 2 for low, high in bounds.values() if np.isfinite(high - low)]
     return Critical(least, below, middle, seeds, min(halves, default=np.nan))
@@ -157,7 +152,7 @@ def critical_branches(table: pd.DataFrame, sign: float, margin: float = 0.0) -> 
         (mean over seeds; nan if not measured), `num_seeds`, `visible` (the smallest mean difference
         that is shown to be worse at some batch; nan if none could be).
     """
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for _, group in table.groupby(["position", "parent_batch"]):
         position, parent = (int(group[name].iloc[0]) for name in ("position", "parent_batch"))
         larger = group[group["global_batch"] > parent]
@@ -167,12 +162,9 @@ def critical_branches(table: pd.DataFrame, sign: float, margin: float = 0.0) -> 
         }
         found = estimate_critical_batch(parent, worse, margin)
         noise = group.drop_duplicates("seed")["noise_scale"].mean()
-        rows.append({
-            "position": position, "parent_batch": parent, "least": found.least,
-            "estimate": found.estimate, "below": found.below, "noise_scale": noise,
-            "num_seeds": found.num_seeds, "visible": found.visible + margin,
-        })  # fmt: skip
-    return pd.DataFrame(rows)
+        at = {"position": position, "parent_batch": parent, "noise_scale": noise}
+        rows.append(at | asdict(found) | {"visible": found.visible + margin})
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def branch_answers(found: pd.DataFrame, margin: float, words: str) -> Iterator[Answer]:
@@ -193,7 +185,7 @@ def branch_answers(found: pd.DataFrame, margin: float, words: str) -> Iterator[A
             name="critical_batch",
             question=f"What is the critical batch after epoch {row['position']}, up to which none "
             f"is worse than {parent:,} (margin {words})?",
-            words=f"{said[0].upper()}{said[1:]} (95 %, {seeds}); by the means {middle}.",
+            words=f"{capitalize(said)} (95 %, {seeds}); by the means {middle}.",
             value=row["estimate"],
             low=least if parts[0] else np.nan,
             high=below,

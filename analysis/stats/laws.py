@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.stats.grid_minimum import lowest
 from analysis.stats.optimum import Optima
 from analysis.stats.outliers import add_without, drop_wild
 from analysis.stats.replicates import DRAWS, LEVEL, NO_SPREAD, ROUNDING, Array, Estimate, stretch
 from analysis.stats.response import EXPONENTS
-from analysis.stats.shapes import best_shape, fit_all_shapes, search_law
+from analysis.stats.shapes import best_shape, fit_all_shapes, lowest, search_law
 
 
 def aicc(rss: Array, count: int, num_parameters: int) -> Array:

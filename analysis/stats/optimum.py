@@ -56,6 +56,11 @@ class Optima:
     wild: str = ""
     without_wild: "Optima | None" = None
 
+    @property
+    def exponents(self) -> Array | None:
+        """Draws of the exponent; None without an interval, or where each batch answers alone."""
+        return self.response.exponents if self.response and self.draws is not None else None
+
     def table(self) -> pd.DataFrame:
         """A row per batch: `best`, `low`, `high`, `is_interior`, `num_seeds`, `note`."""
         rows: list[tuple[object, ...]] = []
@@ -360,9 +365,3 @@ def exponent(optima: Optima) -> Estimate:
     notes = f"{why} at batch {named}", optima.note, optima.no_interval
     note = "; ".join(filter(None, notes))
     return Estimate.from_draws(np.nan, None, optima.num_seeds, "", note)
-
-
-def exponent_draws(optima: Optima) -> tuple[Estimate, list[Array]]:
-    """The exponent and its draws; none where each batch answers for itself."""
-    has_draws = optima.response and optima.draws is not None
-    return exponent(optima), [optima.response.exponents] if has_draws and optima.response else []

@@ -1,6 +1,6 @@
 """Whether two arms differ, are the same, or cannot be told apart; pairs of learning-rate rules."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.stats.contrasts import (
-    Arms,
     Contrasts,
+    SeedValues,
     assured_distance,
     assured_spread,
     correct_by_holm,
@@ -18,7 +18,7 @@ from analysis.stats.contrasts import (
     weigh_contrasts,
 )
 from analysis.stats.outliers import add_without, drop_wild
-from analysis.stats.replicates import Array, Estimate, format_share, make_rng, validation_size
+from analysis.stats.replicates import Array, Estimate, make_rng, validation_size
 from analysis.tables.metric import Metric
 from analysis.tables.validity import same_arms
 from analysis.tables.which_runs import SAME, finished_runs, negligible_margin
@@ -54,7 +54,7 @@ def compare(
     *,
     level: float = 0.05,
     num_validation: int | None = None,
-    num_diverged: tuple[int, int] = (0, 0),
+    num_diverged: Sequence[int] = (0, 0),
     worst: float = -np.inf,
 ) -> Comparison:
     """Two one-sided tests of equivalence, and Welch's of a difference; by ranks if a run diverged.
@@ -79,22 +79,18 @@ def compare(
     Source:
         Schuirmann 1987 (two one-sided tests); Welch 1947 (unequal variances).
     """
-    counts = [len(v) + lost for v, lost in zip((first, second), num_diverged, strict=True)]
+    values = SeedValues((first, second), num_diverged, worst, num_validation)
+    counts, arms = values.counts, values.arms
     if min(counts) < 2:
         msg = (
             "each arm must have two or more seeds to be compared; "
             f"got {counts[0]} and {counts[1]}. Run more seeds."
         )
         raise ValueError(msg)
-    arms = Arms.from_seeds([first, second])
-    if num_validation:
-        arms = arms.floor_variances(num_validation)
-    paired = zip((first, second), num_diverged, strict=True)
-    ranked = [np.append(values, [worst] * lost) for values, lost in paired]
     by_rank = any(num_diverged)
     contrasts = Contrasts.pairs((0, 1)), Contrasts.pairs((0, 1), lower=-margin, upper=margin)
     differ, within = (
-        weigh_contrasts(c, arms, [rank_test(c, 0, ranked, make_rng())] if by_rank else ())
+        weigh_contrasts(c, arms, [rank_test(c, 0, values.ranked, make_rng())] if by_rank else ())
         for c in contrasts
     )
     p_different = 2 * float(min(differ.p_for, differ.p_against))
@@ -102,8 +98,7 @@ def compare(
     verdict = "different" if p_different < level else "inconclusive"
     verdict = "equivalent" if p_equivalent < level else verdict
     method = f"Welch t, 95 %; equivalence margin {margin:g}"
-    lost = [format_share(k, n) for k, n in zip(num_diverged, counts, strict=True)]
-    note = f"diverged: {' and '.join(lost)}; judged by rank" if by_rank else ""
+    note = f"diverged: {' and '.join(values.shares)}; judged by rank" if by_rank else ""
     no_spread = np.isnan(p_different) and not by_rank
     if no_spread:
         note = "every seed measured the same: nothing to test by"
@@ -116,7 +111,7 @@ def compare(
         spread = assured_spread(arms.variances, arms.counts)
         needed = seeds_to_see(max(distance, margin / 2), spread, level=level)
         needed = max(needed, min(counts) + 1)
-    rows = [(arm, v) for arm, values in zip(_ARMS, (first, second), strict=True) for v in values]
+    rows = [(arm, v) for arm, of in zip(_ARMS, (first, second), strict=True) for v in of]
     measured = pd.DataFrame(rows, columns=["arm", "value"]).assign(outcome="finished")
     kept, wild = drop_wild(measured, ["arm"], "value")
     if wild:
@@ -204,17 +199,9 @@ def _compare_arms(
     size: int | None,
     level: float,
 ) -> Comparison:
-    lost = [arm["outcome"] == "diverged" for arm in arms]
-    first, second = (
-        arm.loc[~gone, metric.name].to_numpy(dtype=float)
-        for arm, gone in zip(arms, lost, strict=True)
-    )
+    values = SeedValues.from_runs(arms, metric)
+    first, second = values.finished
     return compare(
-        first,
-        second,
-        margin,
-        level=level,
-        num_validation=size,
-        num_diverged=(int(lost[0].sum()), int(lost[1].sum())),
-        worst=-metric.sign * np.inf,
-    )
+        first, second, margin, level=level, num_validation=size,
+        num_diverged=values.num_diverged, worst=values.worst,
+    )  # fmt: skip

@@ -24,7 +24,6 @@ ROUNDING = 1e-9
 #: A fit is rejected if the p value of its lack of fit is smaller than this.
 REJECTED = 0.05
 
-_TINY = 1e-9  # of a sum
 _SEED = 20170608
 
 
@@ -228,23 +227,6 @@ class Replicates:
     def _seed_variances(self) -> Array:
         return np.array([0.0 if len(v) < 2 else v.var(ddof=1) / len(v) for v in self.values])
 
-    def freedom(self, gradient: Array, blocks: Sequence[NDArray[np.intp]] = ()) -> float:
-        """Degrees of freedom of an estimate's error, from its gradient with respect to the means.
-
-        They are few where the error comes from few points.
-
-        Source:
-            Satterthwaite 1946, Biometrics Bulletin 2, 110-114.
-        """
-        deviations, of_all = self.deviations(blocks)
-        variances = np.array([(d**2).mean() for d in deviations]) / self.counts
-        parts = gradient**2 * np.where(self.is_coarse, self.mean_variances, variances)
-        if not parts.sum() > 0:
-            return of_all
-        own = (self.counts - 1) * of_all / (self.counts - 1).sum()
-        own = np.where(self.is_coarse, np.inf, own)
-        return float(parts.sum() ** 2 / max((parts**2 / own).sum(), _TINY * parts.sum() ** 2))
-
     def deviations(self, blocks: Sequence[NDArray[np.intp]]) -> tuple[list[Array], float]:
         """Deviations from each point's mean, scaled to the variance of the values.
 
@@ -284,11 +266,7 @@ class Replicates:
         return per_freedom / float((several_values.counts - 1).sum()) * freedom, freedom
 
     def resampled_means(
-        self,
-        rng: np.random.Generator,
-        draws: int = DRAWS,
-        freedom: float | Array | None = None,
-        blocks: Sequence[NDArray[np.intp]] = (),
+        self, rng: np.random.Generator, draws: int = DRAWS, freedom: float | None = None
     ) -> Array:
         """Bootstrap of the means: replicates drawn with replacement inside each point.
 
@@ -296,8 +274,7 @@ class Replicates:
         spread of means over few replicates is underestimated. The mean of a coarse point is drawn
         from the resolution around it.
 
-        `freedom` is that of the estimate's error, or of each point's estimate; None for that of all
-        points.
+        `freedom` is that of the estimate's error; None for that of all points.
 
         Returns:
             Shape (draws, points).
@@ -311,11 +288,11 @@ class Replicates:
         if self.num_seeds < 2:
             msg = "every point must have two or more seeds for an interval; got one."
             raise ValueError(msg)
-        deviations, of_all = self.deviations(blocks)
-        free = np.broadcast_to(of_all if freedom is None else freedom, len(deviations))
+        deviations, of_all = self.deviations([])
+        factor = student_factor(of_all if freedom is None else freedom)
         columns = [
-            mean + student_factor(own) * rng.choice(values, size=(draws, len(values))).mean(axis=1)
-            for mean, values, own in zip(self.means, deviations, free, strict=True)
+            mean + factor * rng.choice(values, size=(draws, len(values))).mean(axis=1)
+            for mean, values in zip(self.means, deviations, strict=True)
         ]
         for i in np.flatnonzero(self.is_coarse):
             columns[i] = self.means[i] + self.resolutions[i] * rng.uniform(-0.5, 0.5, draws)

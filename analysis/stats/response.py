@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from scipy import stats
 from scipy.linalg import null_space
 
-from analysis.stats.grid_minimum import lowest
 from analysis.stats.replicates import LEVEL, Array, Estimate, student_factor
 from analysis.stats.shapes import (
     Fitter,
@@ -25,6 +24,7 @@ from analysis.stats.shapes import (
     count_settings,
     find_interval,
     fit_shapes,
+    lowest,
     search_law,
     shape_columns,
     share_weights,

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from analysis.stats.grid_minimum import lowest
 from analysis.stats.replicates import LEVEL, Array, Estimate
 
 #: Points of less weight than this are outside the range over which a shape may bend.
@@ -303,7 +302,7 @@ def fit_all_shapes(fitters: Sequence[Fitter], shifts: Array, num_parameters: int
 
 
 def search_law(
-    fitters: Sequence[Fitter], places: Array, shifts: Shifts, num_parameters: int = 1
+    fitters: Sequence[Fitter], places: Array, shifts: Shifts
 ) -> tuple[Estimate, list[Shape], Array]:
     """A parameter of a law of shifts with its interval; the shapes and places near it.
 
@@ -311,19 +310,39 @@ def search_law(
         fitters: of the points, each with other weights.
         places: values of the parameter, evenly spaced.
         shifts: from values, shape (values, 1), to shifts of the batches.
-        num_parameters: of the law.
     """
-    areas = tail_areas(fit_all_shapes(fitters, shifts(places[:, None]), num_parameters))
+    areas = tail_areas(fit_all_shapes(fitters, shifts(places[:, None]), 1))
     near = np.flatnonzero(areas > 1e-6)
     ends = max(near[0] - 1, 0), min(near[-1] + 1, len(places) - 1)
     close = np.linspace(places[ends[0]], places[ends[1]], len(places))
-    shapes = fit_all_shapes(fitters, shifts(close[:, None]), num_parameters)
+    shapes = fit_all_shapes(fitters, shifts(close[:, None]), 1)
     low, high = np.nan, np.nan
     if np.isfinite(shapes[0].variance):
         low, high = find_interval(close, tail_areas(shapes))
     best = best_shape(shapes)
     _, place = lowest(best.profile.sums[None, :], close)
     return Estimate(float(place[0]), low, high, 0, _METHOD), shapes, close
+
+
+def lowest(sums: Array, grid: Array) -> tuple[Array, Array]:
+    """The least value of each row, and where on the grid it lies.
+
+    Between grid points the place is the vertex of the parabola through the least value and its
+    neighbours.
+
+    The grid is evenly spaced.
+
+    Returns:
+        Values and places, each of shape (rows,).
+    """
+    best = sums.argmin(axis=1)
+    rows = np.arange(len(sums))
+    inner = np.clip(best, 1, len(grid) - 2)
+    left, mid, right = (sums[rows, inner + d] for d in (-1, 0, 1))
+    bend = np.maximum(left - 2 * mid + right, np.finfo(float).tiny)
+    with np.errstate(over="ignore"):  # no bend at all: the clip has it
+        shift = np.clip(0.5 * (left - right) / bend, -1, 1) * (grid[1] - grid[0])
+    return sums[rows, best], np.where(best == inner, grid[inner] + shift, grid[best])
 
 
 def best_shape(shapes: Sequence[Shape]) -> Shape:

@@ -40,10 +40,6 @@ class Metric:
         """What a value is multiplied by so that more is better."""
         return 1.0 if self.mode == "max" else -1.0
 
-    def reaches(self, values: pd.Series, target: float) -> pd.Series:
-        """Which values are at the target or better."""
-        return self.sign * values >= self.sign * target
-
     def shown(self, value: float) -> str:
         """A value in words."""
         return f"{100 * value:.4g} %" if self.unit == "%" else f"{value:.4g}"

@@ -5,12 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from analysis.tables.comparable_runs import (
-    AXES,
-    ComparableRuns,
-    group_comparable,
-    stored_configs,
-)
+from analysis.tables.comparable_runs import AXES, ComparableRuns, group_comparable, stored_configs
 
 #: Keys, or groups of keys, whose numbers a study tunes; other keys make it another study.
 _TUNED = ("base_lr", "label_smoothing", "gradient_clip", "ema_decay", "optimizer", "module",

@@ -1,7 +1,6 @@
 """What makes a comparison worthless before any statistics: checks on the runs themselves."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from numbers import Real
 from typing import cast
 
@@ -35,19 +34,7 @@ COLUMNS = (*ARM, *ALIKE, "optimizer", "outcome", "lr_series_hash")
 _MOST_REASONS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ValidityFinding:
-    """A reason for doubt."""
-
-    kind: str
-    text: str
-    is_refusal: bool = True
-
-    def __str__(self) -> str:
-        return f"{'refusal' if self.is_refusal else 'remark'}: {self.text}"
-
-
-def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[ValidityFinding]:
+def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[str]:
     """Look for what these runs cannot support.
 
     Uses the arm's columns, those that arms must have in common, `optimizer`, `outcome`, `seed`,
@@ -55,30 +42,28 @@ def check_validity(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[Validi
     comparable runs.
 
     Returns:
-        Findings, refusals first.
+        Refusals, then remarks, in words.
     """
     runs = ended_runs(runs)
-    found = [*_find_incomparable(runs)]
+    refusals = [*_find_incomparable(runs)]
     for batch, rule, warmup in upper_edges(runs, metric):
-        text = (
+        refusals.append(
             f"At batch {batch:,} ({rule}) the best warmup is {warmup:g} {warmup_unit(runs)} or "
             "more, the longest tried. Try longer ones."
         )
-        found.append(ValidityFinding("edge_optimum", text))
     seeds = runs.groupby(ARM)["seed"].nunique()
     if single := int((seeds == 1).sum()):
         points = f"{single} of {len(seeds)} points"
-        text = f"One seed at {points}: nothing about them can be called significant."
-        found.append(ValidityFinding("one_seed", text))
-    found += [*_dead_milestones(runs), *_count_updates(runs)]
-    return sorted(found, key=lambda finding: not finding.is_refusal)
+        refusals.append(f"One seed at {points}: nothing about them can be called significant.")
+    remarks = [*_dead_milestones(runs), *_count_updates(runs)]
+    return [*(f"refusal: {text}" for text in refusals), *(f"remark: {text}" for text in remarks)]
 
 
 def doubts(runs: pd.DataFrame) -> str:
     """Why points of comparable runs are not to be compared, for captions; empty if they are."""
     runs = ended_runs(runs)
     found = [*_find_incomparable(runs)]
-    texts = [f"Not to be compared: {finding.text}" for finding in found[:_MOST_REASONS]]
+    texts = [f"Not to be compared: {text}" for text in found[:_MOST_REASONS]]
     if beyond := len(found) - len(texts):
         texts.append(
             f"{several(beyond, 'more reason')} not to compare: see sweeper analysis claims."
@@ -119,19 +104,22 @@ def upper_edges(runs: pd.DataFrame, metric: Metric = ACCURACY) -> list[tuple[int
     return found
 
 
-def _find_incomparable(runs: pd.DataFrame) -> Iterator[ValidityFinding]:
+def _find_incomparable(runs: pd.DataFrame) -> Iterator[str]:
     """Arms that are the same training, and arms that differ in more than the question."""
     for group in same_arms(runs):
         arms = " and ".join(
             f"batch {batch:,} warmup {warmup:g} rule {rule} base_lr {base_lr:g}"
             for batch, warmup, rule, base_lr in group
         )
-        text = f"These arms are the same: {arms} realised identical learning rates at every step."
-        yield ValidityFinding("same_arms", text)
+        yield f"These arms are the same: {arms} realised identical learning rates at every step."
     for text in confounds(runs, [*ARM, "optimizer"]):
-        yield ValidityFinding(
-            "confounded", f"Arms differ in more than the setting in question: {text}."
-        )
+        yield f"Arms differ in more than the setting in question: {text}."
+
+
+def describe_confounds(runs: pd.DataFrame, arm: Sequence[str]) -> str:
+    """Why no estimate or verdict on arms can be given, if `confounds` finds any; else empty."""
+    found = "; ".join(confounds(runs, arm))
+    return f"the arms differ in more than the setting in question: {found}" if found else ""
 
 
 def confounds(runs: pd.DataFrame, arm: Sequence[str]) -> list[str]:
@@ -161,7 +149,7 @@ def _shown(value: object) -> str:
     return f"{value:,.15g}" if isinstance(value, Real) else str(value)
 
 
-def _dead_milestones(runs: pd.DataFrame) -> Iterator[ValidityFinding]:
+def _dead_milestones(runs: pd.DataFrame) -> Iterator[str]:
     unique = runs.drop_duplicates(["config_json", "epochs"])
     dead = {
         (milestone, int(epochs))
@@ -171,11 +159,10 @@ def _dead_milestones(runs: pd.DataFrame) -> Iterator[ValidityFinding]:
     }
     for milestone, epochs in sorted(dead):
         length = f"{epochs} epoch{'s' * (epochs > 1)}"
-        text = f"The milestone at epoch {milestone:g} never fires in a run of {length}."
-        yield ValidityFinding("dead_milestone", text, is_refusal=False)
+        yield f"The milestone at epoch {milestone:g} never fires in a run of {length}."
 
 
-def _count_updates(runs: pd.DataFrame) -> Iterator[ValidityFinding]:
+def _count_updates(runs: pd.DataFrame) -> Iterator[str]:
     per_batch = runs.groupby("global_batch")[["steps_per_epoch", "steps"]].max().dropna()
     words = "; ".join(
         f"batch {b:,}: {int(row['steps_per_epoch']):,} "
@@ -183,4 +170,4 @@ def _count_updates(runs: pd.DataFrame) -> Iterator[ValidityFinding]:
         for b, row in per_batch.iterrows()
     )
     if words:
-        yield ValidityFinding("updates", f"Updates: {words}.", is_refusal=False)
+        yield f"Updates: {words}."

@@ -18,9 +18,9 @@ def ended_runs(runs: pd.DataFrame) -> pd.DataFrame:
     return runs[runs["outcome"].isin(["finished", "diverged"])]
 
 
-def most_frequent_rule(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> pd.DataFrame:
+def most_frequent_rule(runs: pd.DataFrame) -> pd.DataFrame:
     """From the largest group of comparable runs, those of its most frequent rule."""
-    compared = group_comparable(runs, axes)[0].runs
+    compared = group_comparable(runs)[0].runs
     return compared[compared["lr_rule"] == compared["lr_rule"].value_counts().index[0]]
 
 

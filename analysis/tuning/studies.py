@@ -15,13 +15,7 @@ from analysis.stats.to_target import first_reached, mark_falls
 from analysis.tables.load import load_runs
 from analysis.tables.metric import Metric
 from analysis.tables.validity import ALIKE, confounds
-from sweeper.tuning.point_study import (
-    OUTCOME_KEY,
-    REASON_KEY,
-    RUNS_KEY,
-    SETTINGS_KEY,
-    SPACE_KEY,
-)
+from sweeper.tuning.point_study import OUTCOME_KEY, REASON_KEY, RUNS_KEY, SETTINGS_KEY, SPACE_KEY
 from sweeper.tuning.space import Space, edge_advice
 from sweeper.tuning.storage import JOURNAL, name_journal, open_storage
 from sweeper.tuning.study_settings import OBJECTIVES, parse_objective

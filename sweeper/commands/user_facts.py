@@ -71,6 +71,11 @@ class _Facts(_DataFacts):
     found: dict[str, _Finding]
 
 
+#: Examples that BatchNorm of a user's module normalises together, if nothing is said; it depends on
+#: no other point of the grid.
+_BN_SPAN = 32
+
+
 def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[Config]:
     """Configs with the number of examples filled in, and what follows from the user's module.
 
@@ -218,8 +223,7 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
         config["val_batch"] = facts["val_batch"]
     if not has_own_code(config["module"], config.get("model")):
         return config
-    if config["bn_span"] == "micro" and not facts["has_batchnorm"]:
-        config["bn_span"] = None
+    config["bn_span"] = _choose_bn_span(config["bn_span"], facts)
     found = dict(facts["found"])
     has_ranks, has_span = config["devices"] * config["num_nodes"] > 1, config["bn_span"] != "micro"
     where = {"always": True, "ranks": has_ranks, "bn_span": has_span and config["bn_span"]}
@@ -240,6 +244,15 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     if not facts["is_automatic"]:
         _check_manual(config)
     return config
+
+
+def _choose_bn_span(asked: int | str | None, facts: Mapping[str, Any]) -> int | str | None:
+    """The examples that BatchNorm normalises together; None if there is no BatchNorm."""
+    if not facts["has_batchnorm"] and asked in ("auto", "micro"):
+        return None
+    if asked == "auto":
+        return "micro" if "bn_span" in facts.get("refused", {}) else _BN_SPAN
+    return asked
 
 
 def _check_trusted(config: Config, classes: Iterable[str]) -> None:

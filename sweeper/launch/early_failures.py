@@ -1,7 +1,8 @@
 """The first runs of a sweep to end: whether all failed alike, so that the others would too."""
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
@@ -16,61 +17,49 @@ _REMEDY = (
 )
 
 
-@dataclass(slots=True)
-class FirstEnds:
-    """How the first runs ended, collected as they end."""
-
-    _reasons: dict[str, str] = field(default_factory=dict[str, str])
-    _differ: bool = False
-
-    def add(self, run_id: str, reason: str, *, is_early: bool) -> None:
-        """Record why a run ended, and whether it failed before its first step."""
-        if self._differ or len(self._reasons) == _FIRST:
-            return
-        self._reasons[run_id] = reason
-        # numbers depend on the point, such as batch or seed
-        distinct = {re.sub(r"\d+", "#", reason) for reason in self._reasons.values()}
-        self._differ = not is_early or len(distinct) > 1
-
-    @property
-    def why_stop(self) -> str | None:
-        """Why no further run should start; None if they may."""
-        if self._differ or not self._reasons:
-            return None
-        reason = " ".join(next(iter(self._reasons.values())).split()).rstrip(".")
-        if METRIC_NOT_LOGGED in reason:  # concerns the command, so all other runs too
-            return f"No further runs are started, as they name the same metric: {reason}. {_REMEDY}"
-        if len(self._reasons) < _FIRST:
-            return None
-        return (
-            f"No further runs are started: the first {_FIRST} runs to end all failed before their "
-            f"first step: {reason}. {_REMEDY}"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class _FirstEnd:
     reason: Text
     is_early: bool
 
 
-class SharedFirstEnds:
-    """How the first runs of several processes ended: a file for each run, in a shared folder."""
+class FirstEnds:
+    """How the first runs ended, collected as they end.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    With a folder they are those of all processes that share it, in a file for each run.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder, self._known = folder, dict[str, _FirstEnd]()
 
     def add(self, run_id: str, reason: str, *, is_early: bool) -> None:
-        """Record why a run ended, as `FirstEnds` does."""
-        if len(list(self._folder.glob("*.json"))) < _FIRST:
+        """Record why a run ended, and whether it failed before its first step."""
+        if len(self._read()) >= _FIRST:
+            return
+        self._known[run_id] = end = _FirstEnd(reason, is_early)
+        if self._folder:
             self._folder.mkdir(parents=True, exist_ok=True)
-            publish_json(self._folder / f"{run_id}.json", {"reason": reason, "is_early": is_early})
+            publish_json(self._folder / f"{run_id}.json", asdict(end))
+
+    def _read(self) -> Collection[_FirstEnd]:
+        if self._folder is None:
+            return self._known.values()
+        return [end for path in self._folder.glob("*.json") if (end := read_as(_FirstEnd, path))]
 
     @property
     def why_stop(self) -> str | None:
         """Why no further run should start; None if they may."""
-        ends = FirstEnds()
-        for path in self._folder.glob("*.json"):
-            if end := read_as(_FirstEnd, path):
-                ends.add(path.stem, end.reason, is_early=end.is_early)
-        return ends.why_stop
+        ends = self._read()
+        # numbers depend on the point, such as batch or seed
+        distinct = {re.sub(r"\d+", "#", end.reason) for end in ends}
+        if len(distinct) != 1 or not all(end.is_early for end in ends):
+            return None
+        reason = " ".join(next(iter(ends)).reason.split()).rstrip(".")
+        if METRIC_NOT_LOGGED in reason:  # concerns the command, so all other runs too
+            return f"No further runs are started, as they name the same metric: {reason}. {_REMEDY}"
+        if len(ends) < _FIRST:
+            return None
+        return (
+            f"No further runs are started: the first {_FIRST} runs to end all failed before their "
+            f"first step: {reason}. {_REMEDY}"
+        )

@@ -22,6 +22,7 @@ from sweeper.spec.values import (
     Index,
     InStep,
     Interval,
+    ListOf,
     NotNegative,
     Positive,
     Price,
@@ -298,6 +299,7 @@ class Branch(Settings):
     batch: InStep
 
 
+_SettingOfClass = Annotated[str, Field(pattern=r"^(data|module|model|trainer)\.[\w.]+$")]
 _OR_NONE = BeforeValidator(lambda given: None if given == "none" else given)
 
 
@@ -331,7 +333,10 @@ class Scientific(Settings):
     examples: Count | None = None
     tokens: Annotated[Count | None, Field(exclude=True)] = None  # read as examples
     seed: Index
-    bn_span: InStep | Literal["micro"] | None
+    bn_span: Annotated[  # auto is known once the module is
+        InStep | Literal["micro"] | None,
+        BeforeValidator(lambda given: "micro" if given == "auto" else given),
+    ]
     loss_span: Literal["micro"] | None = None  # filled in where a user's micro-batch matters
     precision: Literal["16-mixed", "32-true", "64-true", "bf16-mixed"]
     label_smoothing: Fraction
@@ -364,37 +369,26 @@ class Incidental(Settings):
     results: Text
     twin_of: Text | None = None
     tags: Text | None = None
-    incidental: (
-        Annotated[
-            tuple[Annotated[str, Field(pattern=r"^(data|module|model|trainer)\.[\w.]+$")], ...],
-            Field(strict=False),
-            Rule("a list of settings of your own classes, such as [data.cache_dir]"),
-        ]
-        | None
-    ) = None
-    resolvers: (
-        Annotated[
-            tuple[Text, ...],
-            Field(strict=False),
-            Rule("a list of modules that register resolvers, such as [myproj.resolvers]"),
-        ]
-        | None
-    ) = None
-    trusted_classes: (
-        Annotated[
-            tuple[Text, ...],
-            Field(strict=False),
-            Rule(
-                "a list of classes whose objects checkpoints may hold, such as [myproj.Vocabulary]"
-            ),
-        ]
-        | None
-    ) = None
+    incidental: Annotated[
+        ListOf[_SettingOfClass] | None,
+        Rule("a list of settings of your own classes, such as [data.cache_dir], or null"),
+    ] = None
+    resolvers: Annotated[
+        ListOf[Text] | None,
+        Rule("a list of modules that register resolvers, such as [myproj.resolvers], or null"),
+    ] = None
+    trusted_classes: Annotated[
+        ListOf[Text] | None,
+        Rule(
+            "a list of classes whose objects checkpoints may hold, such as [myproj.Vocabulary], "
+            "or null"
+        ),
+    ] = None
     trial: Switch | None = None  # what follows from false is in `loss_span`
     checkpoint_every: Saving | None = None
     wait_for_gpu: Switch = False
     keep_checkpoint: Annotated[
-        bool | Literal["all"] | Annotated[tuple[Count, ...], Field(strict=False)],
+        bool | Literal["all"] | ListOf[Count],
         Rule("true, false, all, or the epochs after which to keep one, such as [1,2]"),
     ] = False
     keep_going: Switch = False

@@ -16,8 +16,6 @@ GUARANTEES = {
     RESUMES: "State that no checkpoint contains is lost when a run resumes.",
     SEEDS_APPLY: "A project that seeds generators itself starts with the same weights every time.",
 }
-#: Guarantees without which layouts give different results.
-OF_LAYOUTS = (SAME, FIXED_BATCHNORM)
 
 
 def held(found: Mapping[str, Any], *, has_batchnorm: bool, bn_span: int | str | None) -> list[str]:

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from sweeper.spec.import_path import call, call_guarded
 from sweeper.spec.values import (
     LARGEST,
     NAMED,
     OWN,
+    Ascending,
     InStep,
+    ListOf,
     Milestones,
     NotNegative,
     Own,
@@ -22,7 +24,6 @@ from sweeper.spec.values import (
     Settings,
     Text,
     WholeMilestones,
-    ascending,
     named_or_own,
 )
 
@@ -156,9 +157,7 @@ class Seesaw(Settings):
 
     name: Literal["seesaw"] = "seesaw"
     at: Annotated[
-        tuple[Annotated[float, Field(gt=0, lt=1)], ...],
-        Field(strict=False),
-        AfterValidator(ascending),
+        Ascending[Annotated[float, Field(gt=0, lt=1)]],
         Rule("fractions of the training between 0 and 1, ascending, such as [0.5,0.75]"),
     ]
     factor: Factor
@@ -215,7 +214,7 @@ class BatchWarmup(Settings):
     name: Literal["batch_warmup"] = "batch_warmup"
     positions: WholeMilestones
     critical_batch: Annotated[
-        Literal["measured"] | Annotated[tuple[Positive, ...], Field(strict=False)],
+        Literal["measured"] | ListOf[Positive],
         Rule("numbers of examples, such as [512,2048], one for each of schedule.positions"),
     ]
     factor: Factor

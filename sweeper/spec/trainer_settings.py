@@ -45,24 +45,13 @@ def remedy_of_owned(key: str) -> str:
     return f"set {OWNED_BY_RUN[key]}".removeprefix("set nothing: ")
 
 
-_PASSED = frozenset(
-    {
-        "benchmark",
-        "callbacks",
-        "detect_anomaly",
-        "enable_autolog_hparams",
-        "gradient_clip_algorithm",
-        "gradient_clip_val",
-        "inference_mode",
-        "limit_val_batches",
-        "log_every_n_steps",
-        "profiler",
-    }
-)
 #: Of the settings passed through, those that do not change results.
 INCIDENTAL_OF_TRAINER = frozenset(
     {"benchmark", "detect_anomaly", "enable_autolog_hparams", "inference_mode"}
     | {"log_every_n_steps", "profiler"}
+)
+_PASSED = INCIDENTAL_OF_TRAINER.union(
+    ("callbacks", "gradient_clip_algorithm", "gradient_clip_val", "limit_val_batches")
 )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -52,17 +52,16 @@ Number = Annotated[_Finite, Rule("a number")]
 Positive = Annotated[_Finite, Field(gt=0), Rule("a number above 0")]
 NotNegative = Annotated[_Finite, Field(ge=0), Rule("a number, 0 or more")]
 Epochs = Annotated[_Finite, Field(ge=0), Rule("a number of epochs, 0 or more")]
+_Examples = Annotated[int, Field(ge=1, le=LARGEST)] | Annotated[float, Field(gt=0, lt=1)]
 Interval = Annotated[
-    Annotated[int, Field(ge=1, le=LARGEST)] | Annotated[float, Field(gt=0, lt=1)],
+    _Examples,
     Rule(
         "a number of examples, such as 50000, of a text's tokens, such as 50000tokens, or a part "
         "of an epoch below 1, such as 0.1"
     ),
 ]
 Saving = Annotated[
-    Annotated[int, Field(ge=1, le=LARGEST)]
-    | Annotated[float, Field(gt=0, lt=1)]
-    | Annotated[str, Field(pattern=r"^[1-9]\d{0,5}(s|min|h)$")],
+    _Examples | Annotated[str, Field(pattern=r"^[1-9]\d{0,5}(s|min|h)$")],
     Rule(
         "a number of examples, such as 50000, of a text's tokens, such as 50000tokens, a part of "
         "an epoch below 1, such as 0.1, or a time, such as 90s, 15min or 2h"
@@ -93,16 +92,15 @@ def ascending(values: tuple[float, ...]) -> tuple[float, ...]:
     return values
 
 
+_Item = TypeVar("_Item")
+#: A tuple for which a list is accepted.
+ListOf = Annotated[tuple[_Item, ...], Field(strict=False)]
+Ascending = Annotated[ListOf[_Item], AfterValidator(ascending)]
 Milestones = Annotated[
-    tuple[Positive, ...],
-    Field(strict=False),  # so that a list is accepted as a tuple
-    AfterValidator(ascending),
-    Rule("positive and ascending", "Sort them and remove repeats."),
+    Ascending[Positive], Rule("positive and ascending", "Sort them and remove repeats.")
 ]
 WholeMilestones = Annotated[
-    tuple[Count, ...],
-    Field(strict=False),
-    AfterValidator(ascending),
+    Ascending[Count],
     Rule(
         "whole numbers, positive and ascending, as the batch changes between two epochs",
         "Sort them and remove repeats.",

@@ -1,6 +1,6 @@
 """Warnings: configs that are valid but probably unintended. Pure: no clock, no disk, no cluster."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sweeper.spec.batch import nearest_splitting_well, usable_micro_batches
 from sweeper.spec.identity import MICRO
@@ -39,21 +39,20 @@ def find_warnings(
         if spec.kind not in by_kind:
             by_kind[spec.kind] = [*_find_in_run(spec, fails.get(spec.run_id))]
     found = {spec.run_id: [*by_kind[spec.kind]] for spec in specs}
+
+    def tell(runs: Iterable[RunSpec], warning: str) -> None:
+        for spec in runs if warning else ():
+            found[spec.run_id].append(warning)
+
     by_size = dict[int, list[RunSpec]]()
     for spec in specs:
         by_size.setdefault(spec.config.data.num_train_examples, []).append(spec)
     for alike in by_size.values():
-        if uneven := _uneven_epochs(alike):
-            for spec in alike:
-                found[spec.run_id].append(uneven)
+        tell(alike, _uneven_epochs(alike))
     for key in MICRO:
         follow = [spec for spec in specs if getattr(spec.config, key) == "micro"]
-        if varying := _varying_spans(follow, key):
-            for spec in follow:
-                found[spec.run_id].append(varying)
-    if same := _same_trainings(specs):
-        for spec in specs:
-            found[spec.run_id].append(same)
+        tell(follow, _varying_spans(follow, key))
+    tell(specs, _same_trainings(specs))
     return found
 
 

@@ -13,7 +13,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, Strict
+import pyarrow as pa
+from pydantic import Field, Strict, create_model
 
 from sweeper.spec.identity import targets
 from sweeper.spec.lr_rules import OwnRule
@@ -35,12 +36,15 @@ from sweeper.store.publish import (
     read_mapping,
 )
 from sweeper.store.run_columns import (
+    FROM_RECORD,
+    RATES,
     git_commit,
     measured_row,
     metric_columns,
     planned_row,
     versions,
 )
+from sweeper.store.schema import CURVES, RUNS
 from sweeper.store.user_code import read_hashes, record_code, user_code
 
 _CANCEL, RELEASED = "cancel.txt", "released.json"
@@ -55,57 +59,28 @@ class End:
     reason: Text
 
 
-_Number = Annotated[float, Strict()] | None
-_Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST)] | None
+_Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
+_Number = Annotated[float, Strict()]
+#: Types of columns, as workers write their values to JSON.
+_AS_JSON: Any = {pa.int64(): _Count, pa.float64(): _Number, pa.string(): Text}
 
 
-class _Record(BaseModel):
-    """What the worker of a rank writes at its end, as far as it is read again."""
-
-    outcome: Outcome
-    reason: Text
-    steps: _Count = None
-    realised_batch_min: _Count = None
-    realised_batch_max: _Count = None
-    num_parameters: _Count = None
-    lr_series_hash: Text | None = None
-    device_kind: Text | None = None
-    base_lr: _Number = None
-    peak_lr: _Number = None
-    wall_s: _Number = None
-    start_s: _Number = None
-    train_s: _Number = None
-    peak_memory_gib: _Number = None
+def _fields(columns: Mapping[str, tuple[pa.DataType, str]], names: Iterable[str]) -> dict[str, Any]:
+    """The fields of a model that reads these columns, each of which may be missing or null."""
+    return {name: (_AS_JSON[columns[name][0]] | None, None) for name in names}
 
 
-class _Epoch(BaseModel):
-    """A line of progress.jsonl."""
-
-    epoch: Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
-    step: _Count = None
-    realised_batch: _Count = None
-    examples_seen: _Count = None
-    lr: _Number = None
-    beta1: _Number = None
-    beta2: _Number = None
-    eps: _Number = None
-    weight_decay: _Number = None
-    ema_decay: _Number = None
-    train_loss: _Number = None
-    train_accuracy: _Number = None
-    val_loss: _Number = None
-    val_accuracy: _Number = None
-    distance_from_start: _Number = None
-    noise_scale: _Number = None
-    gradient_signal: _Number = None
-    gradient_variance: _Number = None
-    gradient_cosine: _Number = None
-    gradient_diversity: _Number = None
-    norm_test: _Number = None
-    update_angle: _Number = None
-    largest_update_angle: _Number = None
-    elapsed_s: _Number = None
-    metrics: dict[str, _Number] = {}
+#: What the worker of a rank writes at its end, as far as it is read again.
+_Record = create_model(
+    "_Record", outcome=Outcome, reason=Text, **_fields(RUNS, ("steps", *FROM_RECORD, *RATES))
+)
+#: A line of progress.jsonl.
+_Epoch = create_model(
+    "_Epoch",
+    **_fields(CURVES, CURVES.keys() - {"run_id", "attempt", "epoch"}),
+    epoch=_Count,
+    metrics=(dict[str, _Number | None], {}),
+)
 
 
 class Open(StrEnum):

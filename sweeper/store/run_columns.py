@@ -17,6 +17,15 @@ from sweeper.spec.config import Predicted, RunConfig
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.schema import SETTINGS
 
+_LAST_EPOCH = ("val_accuracy", "val_loss", "train_loss", "train_accuracy")
+#: Columns that the worker of rank 0 records at its end.
+FROM_RECORD = (
+    "realised_batch_min", "realised_batch_max", "lr_series_hash", "wall_s", "start_s", "train_s",
+    "peak_memory_gib", "device_kind", "num_parameters",
+)  # fmt: skip
+#: It records these too; where the module keeps its own optimizer, no plan knows them.
+RATES = ("base_lr", "peak_lr")
+
 
 def planned_row(spec: RunSpec) -> dict[str, Any]:
     """The part of a run's row that is known before it starts."""
@@ -81,8 +90,8 @@ def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict
         "best_val_loss": _best(_series(curve, "val_loss"), "min"),
         "noise_scale": median(noise_scales) if noise_scales else None,
         "examples_per_s": trained / train_s if trained and train_s else None,
-        **{name: record.get(name) for name in _FROM_RECORD},
-        **{name: record[name] for name in ("base_lr", "peak_lr") if record.get(name)},
+        **{name: record.get(name) for name in FROM_RECORD},
+        **{name: record[name] for name in RATES if record.get(name)},
         **{name: last[name] for name in SETTINGS if last.get(name) is not None},
     }
 
@@ -121,20 +130,6 @@ def _best(values: Sequence[float], mode: str | None) -> float | None:
 def epoch_value(row: Mapping[str, Any], name: str) -> float | None:
     """A column of an epoch's row in a curve, or what the module logged under that name."""
     return row.get(name, row.get("metrics", {}).get(name))
-
-
-_LAST_EPOCH = ("val_accuracy", "val_loss", "train_loss", "train_accuracy")
-_FROM_RECORD = (
-    "realised_batch_min",
-    "realised_batch_max",
-    "lr_series_hash",
-    "wall_s",
-    "start_s",
-    "train_s",
-    "peak_memory_gib",
-    "device_kind",
-    "num_parameters",
-)
 
 
 @cache

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from acceptance import accept_layouts
 
+from sweeper.spec.exclusions import list_exclusions
+
 CONF = Path(__file__).parents[2] / "conf"
 GROUPS = ("comm_hook", "lr_rule", "optimizer", "perturbation", "schedule")
 COMMON = [
@@ -94,6 +96,10 @@ COARSE = {
 def test_every_option_in_conf_has_a_row():
     options = {f"{group}={p.stem}" for group in GROUPS for p in (CONF / group).glob("*.yaml")}
     assert options - {"optimizer=module"} <= {*ROWS}  # the user's, in habits.py
+
+
+def test_the_docs_have_the_table_of_what_excludes_what():
+    assert "\n".join(list_exclusions()) in (CONF.parent / "docs" / "recipes.md").read_text()
 
 
 @pytest.mark.slow

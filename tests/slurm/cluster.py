@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from process_tree import descendants
+
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol")
 NODES = ("n1", "n2")
 _GPUS = ("/dev/null", "/dev/zero")
@@ -126,7 +128,7 @@ class Cluster:
         """A node goes without a word: SIGKILL to its slurmd and to all that it started."""
         daemon = self._daemons.pop(node)
         doomed = [daemon.pid, *self._steps_of(node)]
-        doomed += [child for pid in doomed for child in _descendants(pid)]
+        doomed += [child for pid in doomed for child in descendants(pid)]
         for pid in doomed:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -210,8 +212,7 @@ class Cluster:
         return found
 
     def _node_of(self, process: Path) -> str:
-        children = _descendants(int(process.name))
-        for child in children:
+        for child in descendants(int(process.name)):
             try:
                 environment = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
             except OSError:
@@ -220,11 +221,3 @@ class Cluster:
                 if variable.startswith(b"SLURMD_NODENAME="):
                     return variable.partition(b"=")[2].decode()
         return ""
-
-
-def _descendants(pid: int) -> list[int]:
-    try:
-        listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [d for child in map(int, listed) for d in (child, *_descendants(child))]

@@ -87,16 +87,25 @@ class Sweeps:
             start_new_session=True,  # so that tests can press Ctrl-C
         )
 
-    def run(self, *words: str, launcher: str = "slurm", code: int = 0, timeout: float = 600) -> str:
-        """The same, to its end; what it printed."""
-        command = self.start(*words, launcher=launcher)
+    def end(self, command: subprocess.Popen[str], code: int = 0) -> str:
+        """Wait for the end of a command, with this code; what it printed."""
         try:
-            said, _ = command.communicate(timeout=timeout)
+            said, _ = command.communicate(timeout=900)
         except subprocess.TimeoutExpired:
             command.kill()
             said, _ = command.communicate()
         assert command.returncode == code, said
         return said
+
+    def run(self, *words: str, launcher: str = "slurm", code: int = 0) -> str:
+        """Start a command and wait for its end."""
+        return self.end(self.start(*words, launcher=launcher), code)
+
+    def warn(self) -> str:
+        """Tell the only job, whose number this is, that its time limit is near."""
+        ((job, *_),) = (line.split() for line in self.queue())
+        self.cluster.run(f"scancel --batch --signal=USR1 {job}")
+        return job
 
     def detach(self, *words: str) -> str:
         """Submit and return at once."""

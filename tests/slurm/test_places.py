@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 from conftest import Sweeps
+from process_tree import read_until
 
 pytestmark = pytest.mark.slow
 
@@ -22,10 +23,9 @@ def test_two_nodes_of_two_ranks_give_the_results_of_four_ranks_here(sweeps, else
     words = ["epochs=1", "model=showing", "micro_batch=384"]
     layout = ["num_nodes=2", "devices=2", "hydra.launcher.gpus_per_node=2"]
     command = sweeps.start(*words, *layout, mode=())
-    said, _ = command.communicate(timeout=600)
+    said = sweeps.end(command)
     undisturbed = elsewhere(*words, "devices=4")
 
-    assert command.returncode == 0, said
     assert "Submitted 1 run as 1 job" in said
     across, here = sweeps.rows().iloc[0], undisturbed.iloc[0]
     assert (across.world_size, here.world_size) == (4, 4)
@@ -55,11 +55,9 @@ def test_a_job_without_scontrol_says_so_and_the_command_goes_on(sweeps):
     words = ["epochs=3", "model.seconds=0.06"]
     command = sweeps.start(*words, "hydra.launcher.setup=['export PATH=/nonexistent']")
     sweeps.wait_for_epochs(1)
-    (job,) = (line.split()[0] for line in sweeps.queue())
-    sweeps.cluster.run(f"scancel --batch --signal=USR1 {job}")
-    said, _ = command.communicate(timeout=600)
+    job = sweeps.warn()
+    sweeps.end(command, code=1)
 
-    assert command.returncode == 1, said
     (row,) = sweeps.rows().itertuples()
     assert re.fullmatch(
         "its job's time limit was near, and scontrol, which would requeue it, is not available "
@@ -89,9 +87,7 @@ def full(tmp_path):
 def test_a_full_queue_is_told_and_ctrl_c_leaves_nothing_queued(full):
     """sbatch itself tries for two minutes, without a word to us."""
     command = full.start("seed=range(10)")
-    said = ""
-    while "its queue is full" not in said and command.poll() is None:
-        said += command.stdout.readline()
+    said = read_until(command, "its queue is full")
     os.killpg(command.pid, signal.SIGINT)
     rest, _ = command.communicate(timeout=900)
 
@@ -104,7 +100,7 @@ def test_trials_of_a_tuned_sweep_are_jobs(sweeps):
     """Two studies of two trials; a trial does not wait for those of the other study."""
     said = sweeps.run(
         "hydra/sweeper=optuna", "batch=3840,7680", "base_lr=interval(0.01,0.1)", "n_trials=2",
-        "hydra.sweeper.max_concurrent=1", "epochs=1", timeout=600,
+        "hydra.sweeper.max_concurrent=1", "epochs=1",
     )  # fmt: skip
 
     rows = sweeps.rows()

@@ -7,6 +7,7 @@ import signal
 import sys
 
 import pytest
+from process_tree import read_until
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,7 @@ def test_a_sweep_is_one_array_and_each_run_a_row_and_an_exit_code(sweeps):
     ],
 )
 def test_what_slurm_would_refuse_is_a_sentence_and_nothing_is_left(sweeps, words, sentence):
-    said = sweeps.run(*words, code=2, timeout=900)
+    said = sweeps.run(*words, code=2)
 
     assert "\nNothing was started.\n" in f"\n{said}"
     assert sentence in said
@@ -67,9 +68,7 @@ def test_what_slurm_would_refuse_is_a_sentence_and_nothing_is_left(sweeps, words
 def test_jobs_that_wait_in_vain_are_told(sweeps):
     """Three nodes of two: SLURM takes the job and keeps it."""
     command = sweeps.start("num_nodes=3", "batch=7680", "micro_batch=128")
-    said = ""
-    while "wait because" not in said and command.poll() is None:
-        said += command.stdout.readline()
+    said = read_until(command, "wait because")
     command.send_signal(signal.SIGINT)
     rest, _ = command.communicate(timeout=900)
 

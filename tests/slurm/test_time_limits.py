@@ -15,10 +15,9 @@ def test_jobs_of_one_sweep_never_start_from_each_others_weights(sweeps, elsewher
     (job,) = {line.partition("_")[0] for line in sweeps.queue()}
     sweeps.cluster.run(f"scancel --batch --signal=USR1 {job}_0")
     sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=600)
+    sweeps.end(command)
     undisturbed = elsewhere(*words)
 
-    assert command.returncode == 0, said
     assert_same(sweeps.rows(), undisturbed)
     assert sorted(sweeps.rows().attempt) == [1, 2]
     assert "its job's time limit was near" in superseded(sweeps).reason.iloc[0]
@@ -29,13 +28,11 @@ def test_a_run_over_two_nodes_goes_on_after_the_warning(sweeps, elsewhere):
     words = ["epochs=3", "model.seconds=0.1"]
     command = sweeps.start(*words, "num_nodes=2")
     sweeps.wait_for_epochs(1)
-    (line,) = sweeps.queue()
-    sweeps.cluster.run(f"scancel --batch --signal=USR1 {line.split()[0]}")
+    sweeps.warn()
     sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=600)
+    sweeps.end(command)
     undisturbed = elsewhere(*words, "devices=2")
 
-    assert command.returncode == 0, said
     assert_same(sweeps.rows(), undisturbed)
     assert sweeps.rows().attempt[0] == 2
 
@@ -51,12 +48,10 @@ def test_a_warned_job_begins_no_further_run(sweeps):
         *(f"hydra.launcher.{word}" for word in packed),
     )
     sweeps.wait_for_epochs(1)
-    (line,) = sweeps.queue()
-    sweeps.cluster.run(f"scancel --batch --signal=USR1 {line.split()[0]}")
+    sweeps.warn()
     sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=600)
+    sweeps.end(command)
 
-    assert command.returncode == 0, said
     assert sorted(sweeps.rows().attempt) == [1, 1, 2, 2]
     assert (superseded(sweeps).steps > 0).all()
 
@@ -76,10 +71,9 @@ def test_a_run_that_outlives_its_time_limit_still_ends(sweeps, elsewhere):
     sweeps.cluster.run(f"scontrol update JobId={job} TimeLimit={minutes + 2}")
     sweeps.start_requeued_now()
     sweeps.cluster.run(f"scontrol update JobId={job} TimeLimit=30")
-    said, _ = command.communicate(timeout=600)
+    sweeps.end(command)
     undisturbed = elsewhere(*words)
 
-    assert command.returncode == 0, said
     assert_same(sweeps.rows(), undisturbed)
     assert sweeps.rows().attempt[0] == 2
     assert "its job's time limit was near" in superseded(sweeps).reason.iloc[0]
@@ -95,12 +89,11 @@ def test_a_run_that_never_saves_a_step_in_its_time_is_timed_out(sweeps):
     for attempt in (1, 2):
         folder = f"{sweeps.results}/attempts/*/{attempt:03d}/slurm.json"
         sweeps.cluster.wait_for(f"ls {folder}", lambda said: "No such" not in said)
-        sweeps.cluster.run(f"scancel --batch --signal=USR1 {sweeps.queue()[0].split()[0]}")
+        sweeps.warn()
         if attempt == 1:
             sweeps.start_requeued_now()
-    said, _ = command.communicate(timeout=900)
+    sweeps.end(command, code=1)
 
-    assert command.returncode == 1, said
     assert sweeps.rows().outcome[0] == "timed_out"
     assert sweeps.rows().reason[0] == (
         "no step was saved within the job's time limit in 2 attempts in a row"

@@ -11,7 +11,6 @@ from typing import Any
 
 from sweeper.launch.local.slots import Machine
 from sweeper.planning.plan import Event
-from sweeper.upstream.nvml import gpu_users
 
 LEFT_OUT = "Left out, as others use them"
 _LOOK_EVERY_S, _TICK_S = 10.0, 0.2
@@ -57,7 +56,9 @@ def leave_occupied(machine: Machine) -> tuple[Machine, str]:
         gpus = () if "CUDA_VISIBLE_DEVICES" in os.environ else machine.gpus
         for gpu in gpus:
             nvml.nvmlInit()
-            for pid in sorted(gpu_users(nvml, nvml.nvmlDeviceGetHandleByIndex(int(gpu))))[:1]:
+            handle = nvml.nvmlDeviceGetHandleByIndex(int(gpu))
+            users = nvml.nvmlDeviceGetComputeRunningProcesses(handle)  # as far as seen from here
+            for pid in sorted(user.pid for user in users)[:1]:
                 name = Path(f"/proc/{pid}/comm")
                 of = f" {name.read_text().strip()}" if name.exists() else ""
                 occupied[gpu] = f"GPU {gpu} (process {pid}{of})"

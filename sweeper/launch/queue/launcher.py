@@ -5,7 +5,7 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Protocol
 
-from sweeper.launch.queue.queue import Queue, Ticket
+from sweeper.launch.queue.queue import Queue
 from sweeper.launch.ranks import LocalRanks
 from sweeper.planning.plan import Event, Task, Tasks
 from sweeper.spec.outcomes import MAY_GO_ON, Outcome
@@ -105,20 +105,6 @@ def _find_ends(left: Mapping[str, Task], place: Place, ledger: Ledger) -> dict[s
     return ended
 
 
-def make_tickets(tasks: list[Task], submission: str) -> list[Ticket]:
-    """The tickets of these runs."""
-    return [
-        Ticket(
-            run_id=task.spec.run_id,
-            config=task.spec.config.resolved,
-            number=task.number,
-            from_scratch=task.from_scratch,
-            submission=submission,
-        )
-        for task in tasks
-    ]
-
-
 def run_in_queue(tasks: Tasks, ledger: Ledger, *, detach: bool) -> Generator[Event]:
     """Queue runs for `sweeper work`, then follow all until they end.
 
@@ -142,8 +128,7 @@ class _AnyWorker:
             LocalRanks().check(task.spec)
         known, results = self._queue.list_runs(), self._queue.results
         new = [task for task in tasks if task.spec.run_id not in known]
-        for ticket in make_tickets(new, secrets.token_hex(6)):
-            self._queue.add(ticket)
+        self._queue.add(new, secrets.token_hex(6))
         text = (
             f"Queued {several(len(new), 'run')}{' more' if known else ''}. `sweeper work results="
             f"{results}` trains them, on each machine where you start it; `sweeper status "

@@ -1,7 +1,6 @@
 """The queue: a file for each run that was queued and has not ended for good.
 
     results/queue/queued/<two letters>/<run_id>.json   its ticket, in a folder by its id
-    results/queue/queued/<run_id>-<n>.json             as earlier versions queued it
     results/queue/<submission>/                        how the first runs of a command ended
     results/queue/stop.json                            replaced by each `sweeper stop`
     results/slurm/<layout>/                            the same for SLURM's jobs of each layout
@@ -13,13 +12,13 @@ locks or clocks that agree.
 import errno
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sweeper.planning.plan import Task
 from sweeper.spec.outcomes import MAY_GO_ON
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.store.lease import is_held
@@ -69,24 +68,29 @@ class Queue:
         self.results, self.folder = ledger.results, ledger.results / place
         self._queued = self.folder / "queued"
 
-    def add(self, ticket: Ticket) -> None:
-        """Queue a run, unless it is queued."""
-        path = self._path(ticket.run_id)
-        while not self.has(ticket.run_id):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # the folder was empty, and another removed it
-                publish_json(path, asdict(ticket))
+    def add(self, tasks: Iterable[Task], submission: str) -> None:
+        """Queue the runs that are not queued, as of this submission."""
+        for task in tasks:
+            ticket = Ticket(
+                run_id=task.spec.run_id,
+                config=task.spec.config.resolved,
+                number=task.number,
+                from_scratch=task.from_scratch,
+                submission=submission,
+            )
+            path = self._path(ticket.run_id)
+            while not self.has(ticket.run_id):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # the folder was empty, and another removed it
+                    publish_json(path, asdict(ticket))
 
     def has(self, run_id: str) -> bool:
         """Whether a run is queued."""
-        path = self._path(run_id)
-        return path.exists() or self._earlier.get(run_id, path).exists()
+        return self._path(run_id).exists()
 
     def find(self, run_id: str) -> Ticket | None:
         """A run's ticket; None if it has ended meanwhile; ValueError if it cannot be read."""
         path = self._path(run_id)
-        if not path.exists():
-            path = self._earlier.get(run_id, path)
         ticket = read_as(Ticket, path)
         if ticket or not os.path.lexists(path):
             return ticket
@@ -100,8 +104,6 @@ class Queue:
         """Remove the ticket of a run that has ended for good."""
         path = self._path(run_id)
         path.unlink(missing_ok=True)
-        if earlier := self._earlier.pop(run_id, None):
-            earlier.unlink(missing_ok=True)
         with suppress(OSError):  # there are others in it
             path.parent.rmdir()
 
@@ -116,7 +118,7 @@ class Queue:
 
     def list_runs(self) -> set[str]:
         """The ids of all queued runs."""
-        return {_run_id(path) for folder in self._folders() for path in _list(folder)}
+        return {path.stem for folder in self._folders() for path in _list(folder)}
 
     def walk(self) -> Iterator[str]:
         """The ids of the queued runs: few in their order, many from random places on.
@@ -131,22 +133,17 @@ class Queue:
             while folders and len(window) < _WINDOW:
                 for path in _list(folders.pop()):
                     with suppress(FileNotFoundError):  # its run has ended meanwhile
-                        window.append((path.lstat().st_mtime_ns, _run_id(path)))
+                        window.append((path.lstat().st_mtime_ns, path.stem))
             window.sort()
             first = random.randrange(len(window)) if len(window) > _WINDOW else 0
             yield from (run_id for _, run_id in (*window[first:], *window[:first]))
             window.clear()
 
-    @cached_property
-    def _earlier(self) -> dict[str, Path]:
-        """Tickets of earlier versions."""
-        return {_run_id(path): path for path in sorted(_list(self._queued))}
-
     def _folders(self) -> list[Path]:
         if not self._queued.is_dir():
             return []
         names = os.listdir(self._queued)  # noqa: PTH208  names alone
-        return [self._queued, *(self._queued / name for name in names if len(name) == _LETTERS)]
+        return [self._queued / name for name in names if len(name) == _LETTERS]
 
     def _path(self, run_id: str) -> Path:
         return self._queued / run_id[:_LETTERS] / f"{run_id}.json"
@@ -191,7 +188,3 @@ def _list(folder: Path) -> list[Path]:
             raise
         return []  # its last run has ended, or it is no folder
     return [folder / name for name in names if name.endswith(".json") and name[0] != "."]
-
-
-def _run_id(path: Path) -> str:
-    return path.name.removesuffix(".json").partition("-")[0]

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from types import FrameType
 
-from sweeper.launch.early_failures import SharedFirstEnds
+from sweeper.launch.early_failures import FirstEnds
 from sweeper.launch.local.launcher import run_here
 from sweeper.launch.local.preflight import check_ready
 from sweeper.launch.local.slots import Machine
@@ -63,7 +63,7 @@ class Worker:
         self._ledger, self._queue, self._signals, self._say = ledger, queue, signals, say
         self._running: dict[str, Attempt] = {}
         self._started: set[str] = set()
-        self._taken: dict[str, SharedFirstEnds] = {}  # not ended yet, and how the first ends were
+        self._taken: dict[str, FirstEnds] = {}  # not ended yet, and how the first ends were
         self._unfit: set[str] = set()  # left to other workers
         self._ranks: Ranks = LocalRanks()
         self._has_refused, self._num_left = False, 0
@@ -197,7 +197,7 @@ class Worker:
         if number is None:
             return None
         spec = run_spec(ticket.spec.config)  # the same run: reading the ticket's spec checks its id
-        first_ends = SharedFirstEnds(self._queue.folder / ticket.submission / "first_ends")
+        first_ends = FirstEnds(self._queue.folder / ticket.submission / "first_ends")
         why = first_ends.why_stop
         self._has_refused |= why is not None
         end = End(outcome=Outcome.PREEMPTED, reason=why) if why else self._give_up(ticket, number)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 
-from sweeper.launch.queue.launcher import follow, make_tickets
+from sweeper.launch.queue.launcher import follow
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
 from sweeper.launch.slurm.submissions import Layout, list_jobs
@@ -132,8 +132,7 @@ class _Cluster:
             arrays = [*make_arrays(submitted or group, lacking, self._request, largest)]
             in_arrays = {task.spec.run_id for array in arrays for task in array.tasks}
             others = [task for task in new if task.spec.run_id not in in_arrays]
-            for ticket in make_tickets(others, secrets.token_hex(6)):
-                layout.queue.add(ticket)  # for the jobs that there are
+            layout.queue.add(others, secrets.token_hex(6))  # for the jobs that there are
             for array in arrays:
                 refused += yield from self._submit(array, layout, known, is_open=is_open)
         if attached:
@@ -155,8 +154,7 @@ class _Cluster:
     ) -> Generator[Event, None, list[Task]]:
         folder = layout.open_submission(array.name)
         runs = [task.spec.run_id for task in array.tasks]
-        for ticket in make_tickets([*array.tasks], array.name):
-            layout.queue.add(ticket)
+        layout.queue.add(array.tasks, array.name)
         results = self._ledger.results
         try:
             job = yield from _wait_for_sbatch(

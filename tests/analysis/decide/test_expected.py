@@ -4,10 +4,7 @@ import numpy as np
 import pytest
 from simulated_verdicts import NOISES, SPREAD
 
-from analysis.decide.claims import (
-    expected_interval,
-    fewest_seeds_by_rank,
-)
+from analysis.decide.claims import expected_interval, fewest_seeds_by_rank
 from analysis.decide.proposal import interval_width
 from analysis.stats.contrasts import Arms, Contrasts, weigh_contrasts
 

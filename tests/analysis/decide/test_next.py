@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_studies import simulated_curves, simulated_runs, write_results
+from simulated_studies import simulated_curves, simulated_runs, with_settings, write_results
 
 from analysis.cli import main
 from analysis.decide import proposal
@@ -209,12 +209,9 @@ RATES = {0: 0.1, 5: 0.2, 10: 0.4, 20: 0.8}
 def rates(runs):
     """A base rate in place of each warmup."""
     rate = runs["warmup_epochs"].map(RATES)
-    configs = [
-        json.dumps({**json.loads(c), "base_lr": r, "warmup": 5})
-        for c, r in zip(runs["config_json"], rate, strict=True)
-    ]
+    runs = with_settings(runs, [{"base_lr": r} for r in rate.tolist()], warmup=5)
     peak = rate * runs["global_batch"] / 256
-    return runs.assign(base_lr=rate, peak_lr=peak, warmup_epochs=5.0, config_json=configs)
+    return runs.assign(base_lr=rate, peak_lr=peak, warmup_epochs=5.0)
 
 
 def test_the_best_rate_at_an_end_asks_for_rates_beyond_it(study, capsys):
@@ -232,13 +229,9 @@ def test_rates_below_a_grid_of_two_rules_are_near_its_end(study, capsys):
     def two_rules(runs):
         runs = rates(runs)
         is_none = runs["base_lr"] < 0.8
-        configs = [
-            json.dumps({**json.loads(c), "lr_rule": {"name": "none" if none else "linear"}})
-            for c, none in zip(runs["config_json"], is_none, strict=True)
-        ]
         rule = np.where(is_none, "none", "linear")
-        peak = runs["peak_lr"].mask(is_none, runs["base_lr"])
-        return runs.assign(lr_rule=rule, peak_lr=peak, config_json=configs)
+        runs = with_settings(runs, [{"lr_rule": {"name": name}} for name in rule.tolist()])
+        return runs.assign(lr_rule=rule, peak_lr=runs["peak_lr"].mask(is_none, runs["base_lr"]))
 
     def law(batch, warmup):
         return 0.9 - 0.01 * np.log(RATES[warmup] * (1 if warmup < 20 else batch / 256) / 0.01) ** 2
@@ -257,17 +250,19 @@ def test_an_accuracy_that_holds_asks_for_a_larger_batch(ask):
     assert "batch=61440 " in found["commands"][0]
 
 
+def completed(runs, **settings):
+    """Runs with all keys of today in their configs."""
+    whole = [complete_config(json.loads(text)) for text in runs["config_json"]]
+    return with_settings(runs, [config | settings for config in whole])
+
+
 def test_known_speeds_and_a_price_make_a_bill(study, capsys):
     def timed(runs):
-        configs = [
-            complete_config(json.loads(text)) | {"price": 2.5} for text in runs["config_json"]
-        ]
-        return runs.assign(
+        return completed(runs, price=2.5).assign(
             micro_batch=768, accumulation_steps=runs["global_batch"] // 768, train_s=3000.0,
             steps=30 * (61440 // runs["global_batch"]), epochs_completed=30,
             steps_per_epoch=61440 // runs["global_batch"],
             start_s=10.0, wall_s=3600.0, device_kind="cpu", world_size=1,
-            config_json=[json.dumps(config) for config in configs],
         )  # fmt: skip
 
     found = proposals(capsys, study(lambda b, w: 0.8, seeds=1, change=timed))
@@ -324,13 +319,8 @@ def test_two_rules_that_seeds_would_tell_apart_are_asked_for(study, capsys):
 
     def both(runs):
         none = runs.assign(lr_rule="none", run_id="n" + runs["run_id"], lr_series_hash="n")
-        runs = pd.concat([runs, none], ignore_index=True)
-        rules = zip(runs["config_json"], runs["lr_rule"], strict=True)
-        configs = [
-            json.dumps(complete_config(json.loads(text)) | {"lr_rule": {"name": rule}})
-            for text, rule in rules
-        ]
-        return runs.assign(config_json=configs)
+        parts = completed(runs), completed(none, lr_rule={"name": "none"})
+        return pd.concat(parts, ignore_index=True)
 
     sizes = {"batches": (1024, 6144), "warmups": (0,)}
     folder = study(lambda b, w: 0.9 - b / 1e5, noise=0.0027, change=both, **sizes)
@@ -345,16 +335,14 @@ def two_spans(runs):
     """Each batch with micro-batches of its own, over which BatchNorm is."""
     spans = runs["global_batch"].map({7680: 768, 30720: 384})
     changes = [{"bn_span": "micro", "micro_batch": span} for span in spans.tolist()]
-    return with_settings(runs.assign(bn_span=spans, micro_batch=spans), changes)
+    return of_default_model(runs.assign(bn_span=spans, micro_batch=spans), changes)
 
 
-def with_settings(runs, changes):
+def of_default_model(runs, changes):
     """Runs of the default model with these settings."""
-    configs = [json.loads(text) for text in runs["config_json"]]
-    for config, own in zip(configs, changes, strict=True):
-        del config["model"]
-        config.update(own)
-    return runs.assign(config_json=[json.dumps(config) for config in configs])
+    whole = [json.loads(text) for text in runs["config_json"]]
+    without = [json.dumps({k: v for k, v in own.items() if k != "model"}) for own in whole]
+    return with_settings(runs.assign(config_json=without), changes)
 
 
 def specs_of(commands):
@@ -390,7 +378,7 @@ def test_arms_with_other_settings_are_named_and_their_claims_are_open(study, cap
     def explicit_spans(runs):
         spans = np.where(runs["global_batch"] == 3840, 768, 384)
         changes = [{"bn_span": span} for span in spans.tolist()]
-        return with_settings(runs.assign(bn_span=spans), changes)
+        return of_default_model(runs.assign(bn_span=spans), changes)
 
     folder = study(lambda b, w: 0.8, batches=(3840, 30720), warmups=(0, 5), change=explicit_spans)
     found = proposals(capsys, folder)
@@ -401,11 +389,7 @@ def test_arms_with_other_settings_are_named_and_their_claims_are_open(study, cap
 
 def test_settings_that_went_are_said_and_stop_nothing(ask):
     def old(runs):
-        texts = [
-            json.dumps({**json.loads(c), "perturbation": {"name": "gone"}})
-            for c in runs["config_json"]
-        ]
-        return runs.assign(config_json=texts)
+        return with_settings(runs, perturbation={"name": "gone"})
 
     start = "At 7,680, training without warmup is worst"
     asked = ask(lambda b, w: 0.8, start, seeds=1, change=old)

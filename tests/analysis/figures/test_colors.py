@@ -32,44 +32,12 @@ def lab(color: str, seen: str) -> np.ndarray:
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
-def distance(one: np.ndarray, other: np.ndarray) -> float:
-    """CIEDE2000: Sharma, Wu & Dalal 2005, Color Research and Application 30(1), 21-30."""
-    (l1, a1, b1), (l2, a2, b2) = one, other
-    mean7 = ((np.hypot(a1, b1) + np.hypot(a2, b2)) / 2) ** 7
-    grown = 1.5 - 0.5 * np.sqrt(mean7 / (mean7 + 25.0**7))
-    c1, c2 = np.hypot(grown * a1, b1), np.hypot(grown * a2, b2)
-    h1, h2 = (np.degrees(np.arctan2(b, grown * a)) % 360 for a, b in ((a1, b1), (a2, b2)))
-    turn = (h2 - h1 + 180) % 360 - 180
-    hue, chroma, light = (h1 + turn / 2) % 360, (c1 + c2) / 2, (l1 + l2) / 2
-    at = np.radians(hue)
-    weight = (
-        1 - 0.17 * np.cos(at - np.radians(30)) + 0.24 * np.cos(2 * at)
-        + 0.32 * np.cos(3 * at + np.radians(6)) - 0.2 * np.cos(4 * at - np.radians(63))
-    )  # fmt: skip
-    of_light = (l2 - l1) / (1 + 0.015 * (light - 50) ** 2 / np.sqrt(20 + (light - 50) ** 2))
-    of_chroma = (c2 - c1) / (1 + 0.045 * chroma)
-    of_hue = 2 * np.sqrt(c1 * c2) * np.sin(np.radians(turn / 2)) / (1 + 0.015 * chroma * weight)
-    share = np.sqrt(chroma**7 / (chroma**7 + 25.0**7))
-    both = -2 * share * np.sin(np.radians(60 * np.exp(-(((hue - 275) / 25) ** 2))))
-    return float(np.sqrt(of_light**2 + of_chroma**2 + of_hue**2 + both * of_chroma * of_hue))
-
-
-def test_the_distance_is_that_of_the_paper():
-    """Pairs 1 and 7 and 17 of table 1."""
-    pairs = [((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425),
-             ((50, 0, 0), (50, -1, 2), 2.3669),
-             ((50, 2.5, 0), (73, 25, -18), 27.1492)]  # fmt: skip
-
-    for one, other, expected in pairs:
-        assert distance(np.array(one), np.array(other)) == pytest.approx(expected, abs=1e-4)
-
-
 @pytest.mark.parametrize("seen", SEEN)
-@pytest.mark.parametrize(("count", "least"), [(5, 16), (6, 13), (7, 10), (8, 9), (10, 6.5)])
+@pytest.mark.parametrize(("count", "least"), [(5, 40), (6, 20), (7, 16), (8, 15), (10, 11)])
 def test_ordered_marks_stay_apart_without_a_kind_of_cone(count, least, seen):
     colors = [lab(mark.color, seen) for mark in style.ordered_marks(count)]
 
-    assert min(distance(*pair) for pair in combinations(colors, 2)) > least
+    assert min(np.linalg.norm(one - other) for one, other in combinations(colors, 2)) > least
 
 
 def test_neighbours_of_many_ordered_marks_differ_in_line_too():

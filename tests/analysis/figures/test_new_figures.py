@@ -1,12 +1,10 @@
 """The numbers behind heat map, responses and steps to target."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
 from simulated_responses import Grid
-from simulated_studies import simulated_curves, simulated_runs
+from simulated_studies import simulated_curves, simulated_runs, with_settings
 
 import analysis
 from analysis.figures import sheet, style
@@ -50,9 +48,8 @@ def test_a_heat_map_has_a_number_in_each_cell_and_frames_the_best():
     runs.loc[(runs["global_batch"] == 512) & (runs["seed"] == 0), "outcome"] = "diverged"
     gone = (runs["global_batch"] == 256) & (runs["warmup_epochs"] == 0)
     runs.loc[gone, "outcome"] = "diverged"
-    (compared,) = analysis.group_comparable(runs)
 
-    (axes,) = analysis.draw_heat_map(compared).figure.axes
+    (axes,) = analysis.draw_heat_map(runs).figure.axes
 
     written = {t.get_position(): t.get_text() for t in axes.texts}
     low = f"{100 * parabola(0, 30):.1f}"
@@ -65,18 +62,17 @@ def test_a_heat_map_has_a_number_in_each_cell_and_frames_the_best():
 
 @pytest.mark.parametrize("change", [{"noise": 0.1}, {"noise": 1e-5, "seeds": 1}])
 def test_a_heat_map_frames_no_warmup_that_is_not_told_apart(change):
-    (compared,) = analysis.group_comparable(runs_of([256], [0, 7, 30], law=parabola, **change))
+    runs = runs_of([256], [0, 7, 30], law=parabola, **change)
 
-    (axes,) = analysis.draw_heat_map(compared).figure.axes
+    (axes,) = analysis.draw_heat_map(runs).figure.axes
 
     assert not axes.patches
 
 
 def test_marks_are_on_their_response():
     runs = runs_of([256, 512, 1024], [0, 3, 15], law=parabola)
-    (compared,) = analysis.group_comparable(runs)
 
-    (axes,) = analysis.draw_best_warmups(compared).figure.axes
+    (axes,) = analysis.draw_best_warmups(runs).figure.axes
 
     marks = [line for line in axes.lines if line.get_marker() in "os^"]
     places = {tuple(np.round(line.get_xdata(), 9)) for line in marks if len(line.get_xdata()) > 1}
@@ -88,9 +84,8 @@ def test_rules_are_lines_of_one_panel_where_there_is_a_single_warmup(tmp_path):
     runs = simulated_runs(
         [256, 512], [5], 3, accuracy=lambda b, w: 0.7, noise=0.01, rng=rng, rules=("linear", "sqrt")
     )
-    (compared,) = analysis.group_comparable(runs)
 
-    drawing = analysis.draw_against_batch(compared)
+    drawing = analysis.draw_against_batch(runs)
 
     (axes,) = drawing.figure.axes
     labels = [line.get_label() for line in axes.lines if not line.get_label().startswith("_")]
@@ -101,9 +96,8 @@ def test_rules_are_lines_of_one_panel_where_there_is_a_single_warmup(tmp_path):
 
 def test_where_every_run_diverged_the_axis_says_so_and_the_caption_is_short():
     runs = runs_of([256, 512], [0, 7, 30], law=parabola).assign(outcome="diverged")
-    (compared,) = analysis.group_comparable(runs)
 
-    drawing = analysis.draw_against_batch(compared)
+    drawing = analysis.draw_against_batch(runs)
 
     axes = drawing.figure.axes[0]
     assert [text.get_text() for text in axes.texts] == ["no run finished"]
@@ -114,10 +108,9 @@ def test_where_every_run_diverged_the_axis_says_so_and_the_caption_is_short():
 
 def test_curves_have_markers_and_the_axis_of_warmups_says_its_scale():
     runs = runs_of([256], [0, 7, 30], law=parabola)
-    (compared,) = analysis.group_comparable(runs)
 
-    curves = analysis.draw_per_epoch(compared, simulated_curves(runs, 30))
-    against = analysis.draw_against_warmup(compared)
+    curves = analysis.draw_per_epoch(runs, simulated_curves(runs, 30))
+    against = analysis.draw_against_warmup(runs)
 
     assert [line.get_marker() for line in curves.figure.axes[0].lines] == ["o", "s", "^"]
     assert "on the scale log(warmup + 1)" in against.figure.axes[0].get_xlabel()
@@ -125,8 +118,7 @@ def test_curves_have_markers_and_the_axis_of_warmups_says_its_scale():
 
 def test_numbers_in_a_heat_map_have_contrast():
     runs = runs_of(range(256, 266), [5], law=lambda b, w: 0.1 + (b - 256) * 0.08, noise=0)
-    (compared,) = analysis.group_comparable(runs)
-    (axes,) = analysis.draw_heat_map(compared).figure.axes
+    (axes,) = analysis.draw_heat_map(runs).figure.axes
     axes.figure.draw_without_rendering()
 
     papers = axes.collections[0].get_facecolors()
@@ -137,9 +129,8 @@ def test_numbers_in_a_heat_map_have_contrast():
 
 def test_the_drawn_response_is_highest_at_the_estimate():
     runs = runs_of([256, 512], [0, 5, 10, 20], law=parabola)
-    (compared,) = analysis.group_comparable(runs)
 
-    drawing = analysis.draw_best_warmups(compared)
+    drawing = analysis.draw_best_warmups(runs)
 
     drawn = [line.get_xydata() for line in drawing.figure.axes[0].lines]
     curves = [line for line in drawn if len(line) == 60]
@@ -177,9 +168,8 @@ def test_each_batch_at_its_best_rate_comes_first(tmp_path, monkeypatch):
             return 0.7 - 0.02 * np.log(rate / 0.1 / (batch / 256)) ** 2
 
         runs = runs_of([128, 256, 512], [0], seeds=3, law=law, noise=0.001)
-        config = [json.dumps(json.loads(text) | {"base_lr": rate}) for text in runs["config_json"]]
-        ids = [f"{name}{rate}" for name in runs["run_id"]]
-        parts.append(runs.assign(peak_lr=rate, base_lr=rate, config_json=config, run_id=ids))
+        runs = runs.assign(peak_lr=rate, base_lr=rate, run_id=runs["run_id"] + f"{rate}")
+        parts.append(with_settings(runs, base_lr=rate))
     runs = pd.concat(parts, ignore_index=True)
     curves = simulated_curves(runs, 3)
 
@@ -208,22 +198,27 @@ def test_the_response_of_rates_is_over_the_peak_rate():
     rates = 0.1 * 2.0 ** (runs["seed"] // 3)
     best = 0.7 - 0.02 * np.log(rates / 0.25) ** 2 + 0.001 * (runs["seed"] % 3)
     runs = runs.assign(peak_lr=rates, val_accuracy=best, seed=runs["seed"] % 3)
-    (compared,) = analysis.group_comparable(runs)
 
-    frame = analysis.draw_best_rates(compared).frame
+    frame = analysis.draw_best_rates(runs).frame
 
     assert frame["best"].tolist() == pytest.approx([0.25] * 4)
 
 
-def test_steps_to_target_come_with_the_hyperbola_where_it_fits():
-    batches = [256, 512, 1024, 2048]
+def reached_by(steps, batches) -> pd.DataFrame:
+    """Two seeds of each batch that reach the target in so many steps."""
     rows = [
-        {"global_batch": b, "seed": s, "reached_target": True,
-         "steps_to_target": 100 + 51200 / b + s, "examples_to_target": 100 * b + 51200 + s * b}
+        {"global_batch": b, "seed": s, "steps_to_target": steps(b, s),
+         "examples_to_target": steps(b, s) * b}
         for b in batches for s in (0, 1)
     ]  # fmt: skip
+    return pd.DataFrame(rows).assign(reached_target=True)
 
-    drawing = analysis.draw_steps_to_target(pd.DataFrame(rows), "accuracy 90 %")
+
+def test_steps_to_target_come_with_the_hyperbola_where_it_fits():
+    batches = [256, 512, 1024, 2048]
+    reached = reached_by(lambda b, s: 100 + 51200 / b + s, batches)
+
+    drawing = analysis.draw_steps_to_target(reached, "accuracy 90 %")
 
     (axes,) = drawing.figure.axes
     lines = {line.get_label(): line for line in axes.lines}
@@ -237,13 +232,8 @@ def test_steps_to_target_come_with_the_hyperbola_where_it_fits():
 
 def test_steps_of_one_seed_have_no_intervals_and_a_bend_that_nothing_shows_is_anything():
     """Two seeds that scatter by a factor of three show no bend."""
-    rows = [
-        {"global_batch": b, "seed": s, "reached_target": True,
-         "steps_to_target": (1 + i) * 51200 / b * 3**s,
-         "examples_to_target": 51200 * (1 + i) * 3**s}
-        for i, b in enumerate([256, 512, 1024, 2048]) for s in (0, 1)
-    ]  # fmt: skip
-    two = pd.DataFrame(rows)
+    batches = [256, 512, 1024, 2048]
+    two = reached_by(lambda b, s: (1 + batches.index(b)) * 51200 / b * 3**s, batches)
 
     of_one = analysis.draw_steps_to_target(two[two["seed"] == 0], "accuracy 90 %")
     of_two = analysis.draw_steps_to_target(two, "accuracy 90 %")
@@ -255,13 +245,10 @@ def test_steps_of_one_seed_have_no_intervals_and_a_bend_that_nothing_shows_is_an
 
 def test_steps_that_all_seeds_share_have_the_width_of_the_evaluations():
     """95 % of a value anywhere between two evaluations that are 40 steps apart."""
-    rows = [
-        {"global_batch": b, "seed": s, "reached_target": True, "steps_to_target": 51200 / b,
-         "steps_to_target_spacing": 40.0, "examples_to_target": 51200.0}
-        for b in (256, 512, 1024) for s in (0, 1)
-    ]  # fmt: skip
+    reached = reached_by(lambda b, _: 51200 / b, [256, 512, 1024])
+    spaced = reached.assign(steps_to_target_spacing=40.0)
 
-    drawing = analysis.draw_steps_to_target(pd.DataFrame(rows), "accuracy 90 %")
+    drawing = analysis.draw_steps_to_target(spaced, "accuracy 90 %")
 
     assert (drawing.frame["high"] - drawing.frame["low"]).tolist() == pytest.approx([0.95 * 40] * 3)
     assert "95 % t intervals, no narrower than between two evaluations;" in drawing.caption
@@ -284,10 +271,9 @@ def test_batches_that_miss_the_target_are_named():
 def test_what_has_nothing_to_show_has_no_figure():
     """A single batch, two warmups, and a target that no run reached."""
     runs = runs_of([256], [0, 5])
-    (compared,) = analysis.group_comparable(runs)
     reached = analysis.to_target(runs, simulated_curves(runs, 9), 0.99)
 
-    assert analysis.draw_best_warmups(compared) is None
+    assert analysis.draw_best_warmups(runs) is None
     assert analysis.draw_steps_to_target(reached, "accuracy 99 %") is None
 
 

@@ -1,6 +1,5 @@
 """Figures can be printed: letters, fonts, contrast, nothing over anything else, nothing hidden."""
 
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -8,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from simulated_studies import simulated_curves, simulated_runs
+from simulated_studies import simulated_curves, simulated_runs, with_settings
 
 import analysis
 from analysis.figures import style
@@ -32,9 +31,8 @@ def compared(batches=BATCHES, warmups=WARMUPS, rules=RULES, seeds=2) -> analysis
     parts = []
     for rule in rules:
         runs = simulated_runs(batches, warmups, seeds, accuracy=law, noise=0.004, rng=rng)
-        config = [json.dumps(json.loads(c) | {"lr_rule": {"name": rule}}) for c in runs.config_json]
-        ids = rule + runs["run_id"]
-        parts.append(runs.assign(lr_rule=rule, config_json=config, run_id=ids))
+        runs = runs.assign(lr_rule=rule, run_id=rule + runs["run_id"])
+        parts.append(with_settings(runs, lr_rule={"name": rule}))
     runs = pd.concat(parts, ignore_index=True)
     lost = (runs["global_batch"] == batches[-1]) & (runs["warmup_epochs"] < 2) & (runs["seed"] == 0)
     runs.loc[lost, ["outcome", "val_accuracy"]] = ["diverged", 0.001]

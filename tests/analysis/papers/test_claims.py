@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_studies import simulated_curves, simulated_runs, write_results
+from simulated_estimates import replicates_with
+from simulated_studies import simulated_curves, simulated_runs, with_settings, write_results
 
 from analysis.cli import main
 from analysis.papers import goyal2017
@@ -72,7 +73,7 @@ def test_identical_learning_rates_refuse_the_comparison_of_rules():
     assert rules.why == (
         "identical learning rates at every step of lr_rule linear and lr_rule none"
     )
-    assert "same_arms" in {f.kind for f in check_validity(found.compared.runs)}
+    assert check_validity(found.compared.runs)[0].startswith("refusal: These arms are the same: ")
 
 
 def test_a_diverged_arm_without_warmup_is_worst():
@@ -122,12 +123,13 @@ def test_arms_that_differ_in_more_than_the_question_refuse_the_verdict(column, v
     assert lower.why.startswith(f"the arms differ in more than the setting in question: {words}")
     within = next(v for v in found.verdicts if v.text == "At 7,680, 5 epochs of warmup are best")
     assert within.verdict == "reproduced"
-    confounded = next(f for f in check_validity(found.compared.runs) if f.kind == "confounded")
-    assert confounded.is_refusal
-    assert words in confounded.text
+    said = "Arms differ in more than the setting in question: "
+    confounded = next(text for text in check_validity(found.compared.runs) if said in text)
+    assert confounded.startswith("refusal: ")
+    assert words in confounded
     by_seed = runs.assign(world_size=1 + runs["seed"] % 2)  # in every arm alike
     for alike in (runs, by_seed):
-        assert "confounded" not in {f.kind for f in check_validity(alike)}
+        assert not any(said in text for text in check_validity(alike))
 
 
 def test_milestones_that_never_fire_and_updates_are_remarks():
@@ -136,9 +138,9 @@ def test_milestones_that_never_fire_and_updates_are_remarks():
 
     findings = check_validity(runs_of(as_in_the_paper).assign(config_json=config))
 
-    texts = {f.kind: f.text for f in findings if not f.is_refusal}
-    assert texts["dead_milestone"] == "The milestone at epoch 90 never fires in a run of 90 epochs."
-    assert "batch 30,720: 41 steps per epoch, 3,690 in all" in texts["updates"]
+    milestone, updates = [text for text in findings if text.startswith("remark: ")]
+    assert milestone == "remark: The milestone at epoch 90 never fires in a run of 90 epochs."
+    assert "batch 30,720: 41 steps per epoch, 3,690 in all" in updates
 
 
 def test_a_best_warmup_at_the_edge_of_the_grid_refuses_the_exponent():
@@ -149,17 +151,15 @@ def test_a_best_warmup_at_the_edge_of_the_grid_refuses_the_exponent():
     exponent = next(v for v in found.verdicts if v.unit == "exponent")
     assert exponent.verdict == "refused"
     assert exponent.why.startswith("the best warmup at batch 7,680")
-    edges = [f for f in check_validity(found.compared.runs) if f.kind == "edge_optimum"]
+    edges = [text for text in check_validity(found.compared.runs) if "the longest tried" in text]
     assert len(edges) == len(BATCHES) * 2
-    assert edges[0].is_refusal
+    assert edges[0].startswith("refusal: ")
     without = judged(runs_of(lambda b, w: 0.7 - 0.001 * w)).compared.runs  # a best of no warmup
-    assert "edge_optimum" not in {f.kind for f in check_validity(without)}
+    assert not any("the longest tried" in text for text in check_validity(without))
 
 
 def goyals_runs() -> pd.DataFrame:
     """Five runs of each published point, with exactly the published mean and spread."""
-    shape = np.linspace(-1, 1, 5)
-    shape /= shape.std(ddof=1)
     frames = []
     for published in goyal2017.PUBLISHED:
         point = published.point
@@ -167,7 +167,8 @@ def goyals_runs() -> pd.DataFrame:
             [point.batch], [point.warmup], 5, accuracy=lambda b, w: 0.5, noise=0.0,
             rng=np.random.default_rng(0), rules=[point.rule],
         )  # fmt: skip
-        frames.append(runs.assign(val_accuracy=published.accuracy + published.spread * shape))
+        values = replicates_with(published.accuracy, published.spread, 5)
+        frames.append(runs.assign(val_accuracy=values))
     runs = pd.concat(frames, ignore_index=True)
     return runs.assign(run_id=[f"{i:012x}" for i in range(len(runs))])
 
@@ -222,18 +223,6 @@ def test_runs_that_were_added_after_a_look_count_as_another_look():
     alone, twice = once.verdicts[0], again.verdicts[0]
     assert twice.p_corrected == pytest.approx(2 * alone.p_corrected)
     assert "corrected for 11 claims and 2 looks" in describe_verdict(twice, 11)
-
-
-def test_arms_with_one_accuracy_at_every_seed_are_given_the_error_of_the_validation_set():
-    """357 and 354 of 360 images at all three seeds: that is within what 360 images can tell."""
-    runs = runs_of(lambda b, w: 0.7, seeds=3)
-    values = {3840: 357 / 360, 30720: 354 / 360}
-    runs = runs.assign(val_accuracy=runs["global_batch"].map(values).fillna(355 / 360))
-
-    found = judged(runs).verdicts[1]
-
-    assert found.verdict == "undecided"
-    assert found.low < 0 < found.effect < found.high
 
 
 def test_losses_that_are_equal_at_every_seed_cannot_be_tested():
@@ -328,9 +317,8 @@ def test_without_a_constant_rate_nothing_is_said_of_diffusion():
     assert found[1].why == "no run has a recorded distance over six epochs of one learning rate"
 
 
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_the_command_prints_a_verdict_for_every_claim(seeds, tmp_path, capsys):
-    write_results(tmp_path / "results", runs_of(as_in_the_paper, seeds=seeds))
+def test_the_command_prints_a_verdict_for_every_claim(tmp_path, capsys):
+    write_results(tmp_path / "results", runs_of(as_in_the_paper, seeds=1))
 
     code = main(["claims", str(tmp_path / "results"), "--out", str(tmp_path / "claims.csv")])
 
@@ -364,8 +352,7 @@ def test_only_points_of_the_question_that_diverged_are_named():
     runs = runs_of(as_in_the_paper)
     lost = (runs["global_batch"] == 7680) & (runs["warmup_epochs"] == 0) & (runs["seed"] == 0)
     runs = runs.assign(
-        outcome=runs["outcome"].mask(lost, "diverged"),
-        val_accuracy=runs["val_accuracy"].mask(lost),
+        outcome=runs["outcome"].mask(lost, "diverged"), val_accuracy=runs["val_accuracy"].mask(lost)
     )
 
     beyond = verdict_on(runs, "At 7,680, accuracy falls with every warmup beyond 5 epochs")
@@ -378,13 +365,10 @@ def test_only_points_of_the_question_that_diverged_are_named():
 def test_the_heading_says_that_other_runs_are_left_out():
     runs = runs_of(as_in_the_paper)
     other = runs["seed"] == 4
-    configs = [
-        json.dumps({**json.loads(text), "bn_span": 64 if apart else 256})
-        for text, apart in zip(runs["config_json"], other, strict=True)
-    ]
+    two = with_settings(runs, [{"bn_span": 64 if apart else 256} for apart in other])
 
     assert judged(runs).heading.startswith("McCord & Dash 2021, judged on Simulated, Simulated")
-    assert judged(runs.assign(config_json=configs)).heading.startswith(
+    assert judged(two).heading.startswith(
         "McCord & Dash 2021, judged on 160 of 200 runs: Simulated, Simulated, 90 epochs."
     )
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_estimates import replicates_with
 
 from analysis.papers.goyal2017 import PUBLISHED
 from analysis.stats.breaking_batch import breaking_batch
@@ -15,12 +16,6 @@ MLPERF = [
     (13056, 45.4, 0.70, 10), (32768, 56.0, 0.47, 10), (49152, 68.0, 0.67, 10),
     (58880, 79.9, 0.88, 10), (65536, 84.5, 0.97, 10), (67840, 85.9, 0.65, 28),
 ]  # fmt: skip
-
-
-def replicates_with(mean: float, sd: float, n: int) -> np.ndarray:
-    """Values with exactly this mean and standard deviation."""
-    shape = np.linspace(-1, 1, n)
-    return mean + sd * shape / shape.std(ddof=1)
 
 
 def test_mlperf_critical_batch_of_resnet_is_46_000_and_its_interval_that_of_the_batches_scatter():

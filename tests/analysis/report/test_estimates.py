@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_responses import Grid
 from simulated_studies import simulated_curves, simulated_runs
 
 from analysis.report.estimates import estimate_all
@@ -222,15 +221,6 @@ def test_a_metric_on_both_sides_of_0_has_no_margin_of_1_percent():
     assert words["At which batch does reward break?"] == f"Refused: there is no margin, as {why}."
     rules = f"Does the learning-rate rule make a difference (no margin, as {why})?"
     assert "equivalent" not in words[rules]
-
-
-def test_where_no_one_response_fits_each_batch_answers_for_itself():
-    runs = Grid(off=0.25, noise=0.0005).runs(np.random.default_rng(1))
-
-    found = estimated(runs, simulated_curves(runs, 3), RATES)
-
-    assert found.low < 0.5 < found.high  # from the scatter of the batches
-    assert found.words.endswith("one shape does not fit all batches: each answers for itself.")
 
 
 def test_runs_without_accuracies_are_told_so():

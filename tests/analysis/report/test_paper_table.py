@@ -1,13 +1,12 @@
 """The table of a sweep for a paper: its numbers, its caption, and its two languages."""
 
-import json
 import re
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from simulated_studies import simulated_runs, write_results
+from simulated_studies import simulated_runs, with_settings, write_results
 
 from analysis.cli import main
 from analysis.figures.points import points
@@ -53,8 +52,7 @@ def test_batches_of_a_text_are_in_sequences_of_so_many_tokens(runs):
 @pytest.mark.parametrize("key", ["bn_span", "loss_span"])
 def test_micro_batches_that_are_taken_together_are_no_seeds_of_one_point(runs, key):
     """With a size that follows from the batch the batches are compared nevertheless."""
-    configs = [json.dumps({**json.loads(text), key: "micro"}) for text in runs["config_json"]]
-    follows = runs.assign(config_json=configs, micro_batch=runs["global_batch"] // 4)
+    follows = with_settings(runs, **{key: "micro"}).assign(micro_batch=runs["global_batch"] // 4)
     (compared,) = group_comparable(follows)
     assert len(compared.runs) == len(runs)
 
@@ -69,9 +67,8 @@ def test_micro_batches_that_are_taken_together_are_no_seeds_of_one_point(runs, k
 
 def test_ranks_are_no_seeds_of_one_point_where_the_loss_is_no_mean(runs):
     def found(key):
-        configs = [json.dumps({**json.loads(text), key: "micro"}) for text in runs["config_json"]]
         ranks = 1 + runs["seed"] % 2
-        laid_out = runs.assign(config_json=configs, micro_batch=16, world_size=ranks)
+        laid_out = with_settings(runs, **{key: "micro"}).assign(micro_batch=16, world_size=ranks)
         return {group.name for group in group_comparable(laid_out)}
 
     assert found("loss_span") == {"", "loss_span=2x16"}
@@ -96,8 +93,7 @@ def test_what_diverged_or_has_no_result_is_counted_and_not_in_the_mean(runs):
 def test_what_was_held_fixed_stands_beside_a_short_caption_without_what_varied(runs):
     """A module's own batch_size is replaced by the run's, so it was not held fixed."""
     own = {"_target_": "my.Data", "batch_size": 128}
-    texts = [json.dumps(json.loads(text) | {"data": own}) for text in runs["config_json"]]
-    table = table_of(runs.assign(config_json=texts))
+    table = table_of(with_settings(runs, data=own))
     assert "batch_size" not in table.latex()
     assert "data=Data" in table.settings
     assert "Held fixed" not in table.caption

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_worlds import reached_by
 
 from analysis.report.scaling import judge_speed
 from analysis.stats.critical_batch import critical_batch
@@ -54,19 +55,13 @@ def test_the_command_says_what_a_doubling_costs_and_how_the_settings_grow(comman
     assert "rules in the interval: linear (1); in proportion to the batch up to 128" in said
 
 
-def reached_by(law, batches, seeds, rng):
-    rows = [(b, s, law * (1 + b / 2000) * rng.normal(1, 0.04)) for b in batches for s in seeds]
-    frame = pd.DataFrame(rows, columns=["global_batch", "seed", "examples_to_target"])
-    return frame.assign(reached_target=True)
-
-
 @pytest.mark.parametrize("seeds", [1, 2, 5])
 @pytest.mark.parametrize(("law", "least", "most"), [(1, 0, 0.05), (0.9, 0.75, 1)])
 def test_runs_that_need_too_few_examples_for_their_batch_are_suspicious(seeds, law, least, most):
     """The batches lie between the reference's; 100 studies, the largest and smallest share seen."""
     rng = np.random.default_rng(seeds)
-    reference = [reached_by(1, [256, 512, 1024, 2048], range(10), rng) for _ in range(100)]
-    own = [reached_by(law, [384, 700, 1500], range(seeds), rng) for _ in reference]
+    reference = [reached_by(rng, [256, 512, 1024, 2048], 10, noise=0.04) for _ in range(100)]
+    own = [reached_by(rng, [384, 700, 1500], seeds, factor=law, noise=0.04) for _ in reference]
 
     said = [judge_speed(*tables).words for tables in zip(own, reference, strict=True)]
 

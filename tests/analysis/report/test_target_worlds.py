@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_worlds import BATCHES, CRITICAL, bend, hyperbola, train
+from simulated_worlds import BATCHES, CRITICAL, bend, hyperbola, reached_by, train
 
 from analysis.report.estimates import estimate_all
 from analysis.report.scaling import judge_scaling, judge_speed
@@ -129,29 +129,21 @@ def test_programs_read_both_answers():
     assert critical["settings"]["without_wild"]["low"] < CRITICAL
 
 
-def table(rng, batches, seeds, *, factor=1.0, noise=0.05):
-    rows = [
-        (b, s, factor * (1 + b / 2000) * rng.normal(1, noise))
-        for b in batches
-        for s in range(seeds)
-    ]
-    frame = pd.DataFrame(rows, columns=["global_batch", "seed", "examples_to_target"])
-    return frame.assign(reached_target=True)
-
-
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.1])
 def test_one_seed_a_batch_has_the_interval_of_the_batches_scatter(noise):
     """With 95 % coverage, fewer than 33 of 40 has a probability of 0.004; it was 15 to 62 %."""
     rng = np.random.default_rng(0)
     batches = [128, 256, 512, 1024, 2048, 4096]
 
-    found = [critical_batch(table(rng, batches, 1, noise=noise)).critical_batch for _ in range(40)]
+    found = [
+        critical_batch(reached_by(rng, batches, 1, noise=noise)).critical_batch for _ in range(40)
+    ]
 
     assert sum(e.low <= 2000 <= e.high for e in found) >= 33
 
 
 def test_three_batches_of_one_seed_have_no_interval_and_no_cost_has_one():
-    reached = table(np.random.default_rng(0), [128, 512, 2048], 1)
+    reached = reached_by(np.random.default_rng(0), [128, 512, 2048], 1)
 
     _, critical, cost = list(judge_scaling(reached))
 
@@ -166,10 +158,12 @@ def test_honest_runs_are_not_suspicious_beside_a_reference_with_one_seed():
     """146 of 150 were."""
     rng = np.random.default_rng(1)
     batches = [256, 512, 1024, 2048, 4096]
-    honest = [judge_speed(table(rng, batches, 1), table(rng, batches, 1)) for _ in range(40)]
-    fast = [judge_speed(table(rng, batches, 1, factor=0.6), table(rng, batches, 1)).words
+    honest = [
+        judge_speed(reached_by(rng, batches, 1), reached_by(rng, batches, 1)) for _ in range(40)
+    ]
+    fast = [judge_speed(reached_by(rng, batches, 1, factor=0.6), reached_by(rng, batches, 1)).words
             for _ in range(8)]  # fmt: skip
-    few = judge_speed(table(rng, [256, 512], 3), table(rng, [256, 512], 1))
+    few = judge_speed(reached_by(rng, [256, 512], 3), reached_by(rng, [256, 512], 1))
 
     assert sum(a.words.startswith("Yes") for a in honest) <= 6  # of 40 at 5 %: more has 1.4 %
     assert sum(text.startswith("Yes") for text in fast) >= 6

@@ -9,10 +9,7 @@ from analysis.sequential.looks import Looks
 from analysis.sequential.rule import Best, NoWorse, take_looks
 
 LOOKS = Looks.plan(1, first=3, last=8)
-NOTHING = {
-    "best": best_of(0, 0),
-    "no worse": no_worse(0, -1, -1, margin=1),
-}
+NOTHING = {"best": best_of(0, 0), "no worse": no_worse(0, -1, -1, margin=1)}
 
 
 def gaps(*means, seeds=8, noise=0.1):
@@ -100,10 +97,7 @@ def test_seeds_that_would_hardly_answer_it_are_not_made():
 
 @pytest.mark.parametrize(
     ("kind", "shares"),
-    [
-        (best_of(0, 0), (0.15, 0.15)),
-        (no_worse(0, -1, -1, margin=1), (0.1, 0.1, 0.1)),
-    ],
+    [(best_of(0, 0), (0.15, 0.15)), (no_worse(0, -1, -1, margin=1), (0.1, 0.1, 0.1))],
 )
 def test_runs_that_diverge_make_no_more_wrong_answers(kind, shares):
     studies = 150

@@ -1,12 +1,11 @@
 """Each batch at its best setting: what is chosen, what choosing costs, and who uses it."""
 
-import json
 from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_studies import simulated_curves, simulated_runs
+from simulated_studies import simulated_curves, simulated_runs, with_settings
 
 from analysis.papers.claim import judge_claim, number_sessions
 from analysis.papers.judge import judge_paper
@@ -24,14 +23,9 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 def with_setting(runs, key, value, number):
     """Runs of another value of a setting, with ids of their own."""
-    configs = [json.loads(text) for text in runs["config_json"]]
-    for config in configs:
-        group, _, name = key.rpartition(".")
-        target = config.setdefault(group, {}) if group else config
-        target[name] = value
-    return runs.assign(
+    group, _, name = key.rpartition(".")
+    return with_settings(runs, **({group: {name: value}} if group else {key: value})).assign(
         run_id=[f"{number:04d}{run_id[4:]}" for run_id in runs["run_id"]],
-        config_json=[json.dumps(config) for config in configs],
         lr_series_hash=runs["lr_series_hash"] + f"-{key}{value}",
     )
 

@@ -158,16 +158,6 @@ def test_a_batch_with_two_rates_is_left_out_and_the_others_answer():
     assert exponent(optima).low < 0.5 < exponent(optima).high
 
 
-def test_a_wild_seed_is_named_and_the_exponent_is_given_without_it():
-    runs = Grid().draw(rng())
-    runs.loc[7, "val_accuracy"] = 0.3
-
-    found = exponent(best_lrs(runs, rng(), 50))
-
-    assert found.note.startswith("seed 1 at 128, rate 0.05 is ")
-    assert found.without.low < 0.5 < found.without.high
-
-
 def test_a_further_setting_is_fitted_besides():
     """A smoothing of which .1 is best: left out of the model it would be noise of 1 point."""
     frames = [Grid(seeds=2).draw(rng(i)).assign(smoothing=s) for i, s in enumerate((0.0, 0.1, 0.2))]

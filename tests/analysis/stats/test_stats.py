@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_estimates import lr_runs, walk
+from simulated_estimates import lr_runs, replicates_with, walk
 from simulated_studies import simulated_curves, simulated_runs
 
 from analysis.stats.breaking_batch import breaking_batch
@@ -14,12 +14,6 @@ from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare
 from analysis.stats.replicates import Replicates, percentile_interval
 from analysis.stats.to_target import to_target
-
-
-def replicates_with(mean: float, sd: float, n: int) -> np.ndarray:
-    """Values with exactly this mean and standard deviation."""
-    shape = np.linspace(-1, 1, n)
-    return mean + sd * shape / shape.std(ddof=1)
 
 
 def best_at_seven(_: int, warmup: float) -> float:
@@ -310,17 +304,6 @@ def test_seeds_to_see_an_effect_are_one_or_two_more_than_the_normal_formula(
     assert 0 <= seeds_to_see(effect, spread) - normal_count <= 2
 
 
-def test_a_logarithmic_distance_is_ultra_slow_and_a_power_is_not():
-    rng = np.random.default_rng(5)
-
-    slow = diffusion(walk(rng, lambda t: 1 + np.log(t)), rng, 400)
-    fast = diffusion(walk(rng, lambda t: t**0.5), rng, 400)
-
-    assert slow.verdict == "ultra-slow"
-    assert fast.verdict == "power law"
-    assert fast.local_exponent == pytest.approx((0.5, 0.5), abs=0.05)
-
-
 def test_seeds_that_all_went_as_far_decide_nothing_of_the_distance():
     """They do not show how far another would go."""
     rng = np.random.default_rng(5)
@@ -331,16 +314,6 @@ def test_seeds_that_all_went_as_far_decide_nothing_of_the_distance():
     assert found.verdict == "inconclusive"
     assert np.isnan(found.power.low)
     assert found.power.note == "every seed measured the same: no interval"
-
-
-@pytest.mark.parametrize(
-    "law", [lambda t: 10 * (1 - np.exp(-t / (t.max() / 5))), lambda t: 3 + 10 * t / t.max()]
-)
-def test_the_better_of_two_laws_need_not_fit(law):
-    """A distance that saturates is nearer to a logarithm, one that rises evenly to a power."""
-    rng = np.random.default_rng(5)
-
-    assert diffusion(walk(rng, law), rng, 200).verdict == "neither fits"
 
 
 def test_a_percentile_interval_of_few_valid_draws_is_the_whole_line():
@@ -356,16 +329,6 @@ def test_bootstrapped_means_spread_as_means_do():
     assert drawn.std() == pytest.approx(1.154 / np.sqrt(10), rel=0.02)
 
 
-def test_a_point_with_one_finished_seed_does_not_take_the_interval_from_the_rest():
-    runs = simulated_runs([256, 1024], [0, 5, 10, 20], 3, accuracy=best_at_seven, noise=0.001)
-    runs.loc[[0, 1], "outcome"] = "diverged"
-
-    found = exponent(best_warmups(runs, np.random.default_rng(0)))
-
-    assert found.low < 0 < found.high
-    assert found.high - found.low < 0.5
-
-
 @pytest.mark.parametrize(
     "examples",
     [
@@ -378,58 +341,6 @@ def test_examples_that_do_not_grow_with_the_batch_have_no_critical_batch(example
 
     assert np.isnan(fit.critical_batch.value)
     assert fit.critical_batch.note.startswith("examples to target do not grow with the batch")
-
-
-def test_batches_that_miss_the_target_are_censored_and_named():
-    rows = [
-        (b, 1e6 + 10 * b + e if b < 1600 else np.nan, b < 1600)
-        for b in (100, 200, 400, 800, 1600)
-        for e in (-9.0, 0.0, 9.0)
-    ]
-
-    fit = fit_critical(rows)
-
-    assert fit.censored == (1600,)
-    assert fit.critical_batch.value == pytest.approx(1e5)
-    assert "batch 1,600" in fit.critical_batch.note
-
-
-def test_examples_double_where_they_do_and_a_rejected_hyperbola_has_no_ratio():
-    """Examples stay the same up to batch 5,000 and double at 10,000; E_min / S_min is 5,000."""
-    rng = np.random.default_rng(0)
-    rows = [
-        (512 * 2**i, max(2e7, 4000 * 512 * 2**i) * np.exp(0.03 * rng.normal()), True)
-        for i in range(7)
-        for _ in range(3)
-    ]
-
-    fit, doubling = fit_critical(rows), fit_critical(rows, doubling_batch)
-
-    assert fit.lack_of_fit_p < 0.05
-    assert np.isnan(fit.critical_batch.value)
-    assert fit.critical_batch.note.startswith("the hyperbola does not fit (lack of fit F = ")
-    assert (doubling.low, doubling.high) == (8192, 16384)
-    assert doubling.value == pytest.approx(10_000, rel=0.05)
-
-
-def test_a_response_that_is_no_parabola_has_an_exponent_and_a_best_at_each_batch():
-    """Beyond the best warmup accuracy falls four times more slowly."""
-
-    def law(batch, warmup):
-        u = np.log(warmup + 1) - np.log(5 * (batch / 7680) ** 0.5 + 1)
-        return 0.9 - 0.01 * u**2 * (0.25 if u > 0 else 1)
-
-    batches = [3840, 15360, 61440]
-    runs = simulated_runs(batches, [0, 2, 5, 10, 20, 40], 5, accuracy=law, noise=0.001)
-
-    optima = best_warmups(runs, np.random.default_rng(0))
-
-    table, true = optima.table(), 5 * (np.array(batches) / 7680) ** 0.5
-    assert exponent(optima).low < 0.5 < exponent(optima).high
-    assert exponent(optima).high - exponent(optima).low < 0.2
-    assert (table["low"] < true).all()
-    assert (table["high"] > true).all()
-    assert (table["high"] < 4 * table["low"]).all()
 
 
 def test_what_a_seed_does_to_all_points_widens_no_interval():
@@ -489,17 +400,6 @@ def test_arms_without_spread_are_compared_by_the_error_of_the_validation_set():
     assert found.difference.low < 0 < found.difference.high
     assert np.isnan(compare(first, second).p_different)
     assert compare(first, second).seeds_needed == -1
-
-
-def test_arms_of_which_runs_diverged_are_compared_by_rank():
-    values = replicates_with(0.7, 0.001, 6)
-
-    found = compare(values, values[:1], num_diverged=(0, 5))
-
-    assert found.verdict == "different"
-    assert found.difference.note == (
-        "diverged: 0 of 6 (0 to 39 %) and 5 of 6 (44 to 97 %); judged by rank"
-    )
 
 
 def test_a_run_whose_curve_is_lost_has_not_missed_the_target():

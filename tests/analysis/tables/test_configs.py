@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from simulated_studies import simulated_runs
+from simulated_studies import simulated_runs, with_settings
 
 from analysis.report.table import paper_table
 from analysis.tables import comparable_runs
@@ -33,12 +33,9 @@ def test_seeds_cost_no_more_configs_to_read(runs, monkeypatch):
 
 
 def test_a_seed_inside_a_group_is_a_setting(runs):
-    texts = [
-        json.dumps({"optimizer": {"name": "sgd", "seed": i % 2}} | json.loads(text))
-        for i, text in enumerate(runs["config_json"])
-    ]
+    each = [{"optimizer": {"name": "sgd", "seed": i % 2}} for i in range(len(runs))]
 
-    groups = group_comparable(runs.assign(config_json=texts))
+    groups = group_comparable(with_settings(runs, each))
 
     assert [len(group.runs) for group in groups] == [12, 12]
     assert groups[0].about.endswith("optimizer.seed=0")

@@ -8,12 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from simulated_studies import (
-    simulated_curves,
-    simulated_runs,
-    write_compacted,
-    write_results,
-)
+from simulated_studies import simulated_curves, simulated_runs, write_compacted, write_results
 
 import analysis
 from analysis.tables.load import UnreadFile, read_curves, read_runs

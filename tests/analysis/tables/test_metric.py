@@ -1,22 +1,18 @@
 """Runs of a module of one's own are compared by what it logs, in the direction that they name."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from simulated_studies import simulated_curves, simulated_runs, write_results
+from simulated_studies import simulated_curves, simulated_runs, with_settings, write_results
 
 from analysis.cli import main
-from analysis.figures.curves import draw_per_epoch
 from analysis.papers.judge import judge_paper, verdict_lines
 from analysis.report.estimates import estimate_all
 from analysis.report.page import report_data
 from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.optimum import best_warmups
 from analysis.stats.to_target import to_target
-from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.load import read_curves, read_runs
 from analysis.tables.metric import ACCURACY, LOSS, AskedMetric, Metric, with_metric
 from analysis.tables.validity import upper_edges
@@ -31,8 +27,7 @@ def simulated(**config) -> pd.DataFrame:
         [256, 1024], [0, 2, 8], 3, noise=0.002, rng=rng,
         accuracy=lambda b, w: 0.8 - 0.02 * (w - 2) ** 2 / 8 - 0.1 * (b > 256),
     )  # fmt: skip
-    texts = [json.dumps(json.loads(text) | config) for text in runs["config_json"]]
-    return runs.assign(config_json=texts)
+    return with_settings(runs, **config)
 
 
 def write_regression(folder, name=RMSE.name, mode="min"):
@@ -81,15 +76,6 @@ def test_a_name_that_no_run_logged_is_answered_with_those_that_there_are(tmp_pat
     )
     with pytest.raises(ValueError, match=f"^{sentence}$"):
         measured(tmp_path, name="val/mae")
-
-
-def test_the_direction_of_another_name_is_asked_for(tmp_path):
-    write_regression(tmp_path)
-
-    with pytest.raises(ValueError, match="whether a higher val/r2 is better; the runs say nothing"):
-        measured(tmp_path, name="val/r2")
-
-    assert measured(tmp_path, name="val/r2", mode="max").metric == Metric("val/r2", "max")
 
 
 def test_results_that_name_several_metrics_ask_for_one(tmp_path):
@@ -220,17 +206,6 @@ def test_claims_about_accuracy_are_one_line_without_it(tmp_path):
         ("not tested", "11 claims: these runs have no validation accuracy"),
         ("not tested", "1 claim: these runs have no validation loss"),
     ]
-
-
-def test_an_axis_names_the_metric_and_its_direction(tmp_path):
-    write_regression(tmp_path)
-    found = measured(tmp_path)
-
-    drawing = draw_per_epoch(group_comparable(found.runs)[0], found.curves, found.metric)
-
-    assert drawing.figure.axes[0].get_ylabel() == "val/rmse (lower is better)"
-    assert drawing.caption.startswith("val/rmse per epoch: ")
-    assert drawing.frame["mean"].notna().all()
 
 
 def test_a_command_takes_a_metric_and_its_direction(tmp_path, capsys):

@@ -1,10 +1,14 @@
 """Runs in epochs, steps and examples: never compared with each other, each in its own words."""
 
-import json
-
 import pandas as pd
 import pytest
-from simulated_studies import NUM_TRAIN_EXAMPLES, simulated_curves, simulated_runs, write_results
+from simulated_studies import (
+    NUM_TRAIN_EXAMPLES,
+    simulated_curves,
+    simulated_runs,
+    with_settings,
+    write_results,
+)
 
 import analysis
 from analysis.cli import main
@@ -14,12 +18,6 @@ from analysis.report.page import report_data
 
 BATCHES, STEPS = [256, 1024, 4096], 20_000
 LENGTHS = [{"epochs": 90}, {"steps": STEPS}, {"examples": 90 * 1_277_952}]
-
-
-def with_settings(runs, **settings):
-    """The runs with other settings in their configs."""
-    texts = [json.dumps(json.loads(text) | settings) for text in runs["config_json"]]
-    return runs.assign(config_json=texts)
 
 
 @pytest.fixture

@@ -22,13 +22,7 @@ from analysis.stats.optimum import exponent
 from analysis.tuning.figures import draw_rates, draw_trials
 from analysis.tuning.rates import regret, tuned_optima
 from analysis.tuning.report import describe_studies
-from analysis.tuning.studies import (
-    Tuned,
-    best_trials,
-    load_tuned,
-    steps_to_target,
-    tuned_confounds,
-)
+from analysis.tuning.studies import Tuned, best_trials, load_tuned, steps_to_target, tuned_confounds
 from sweeper.store.table_files import write_rows
 from sweeper.tuning.point_study import RUNS_KEY, PointStudy
 from sweeper.tuning.samplers import QuasiRandomSampler

@@ -1,13 +1,10 @@
 """Accumulation costs no communication: ranks talk once per optimizer step, to sum gradients."""
 
-import json
-import multiprocessing
 from collections import Counter
+from functools import partial
 
 import pytest
-from provoked import count_exchanges
-
-from sweeper.spec.worker_args import WorkerArgs
+from ranks import ask_ranks, count_exchanges
 
 
 @pytest.fixture
@@ -20,28 +17,8 @@ def exchanges(config, tmp_path):
         data = {**config()["data"], "num_train_examples": 480 * steps}
         short = {"epochs": 1, "warmup": 0, "schedule": {"name": "constant"}, "bn_span": 12}
         planned = config(data=data, batch=480, micro_batch=micro_batch, devices=ranks, **short)
-        (folder / "config.json").write_text(json.dumps(planned))
-        context = multiprocessing.get_context("forkserver")
-        receive, send = context.Pipe(duplex=False)
-        processes = []
-        for number in range(ranks):
-            rank = WorkerArgs(
-                folder=str(folder),
-                rank=number,
-                local_rank=number,
-                node_rank=0,
-                world_size=ranks,
-                threads=1,
-                environment={},
-            )
-            processes.append(context.Process(target=count_exchanges, args=(send, rank)))
-        for process in processes:
-            process.start()
-        send.close()  # so that a process that dies ends the wait
-        received = [receive.recv() for _ in processes]
-        for process in processes:
-            process.join()
-        receive.close()
+        answer = partial(count_exchanges, planned)
+        received = ask_ranks(answer, folder / "meeting", world_size=ranks)
         assert {taken for _, taken in received} == {steps}
         return received[0][0]
 

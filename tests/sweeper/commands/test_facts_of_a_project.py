@@ -21,9 +21,11 @@ from sweeper.console.planned_runs import (
     describe_validation,
 )
 from sweeper.launch.ask_process import _answer
+from sweeper.planning.plan import plan
 from sweeper.spec.run_spec import run_spec
 from sweeper.spec.warnings import find_warnings
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
+from sweeper.store.ledger import Ledger
 from sweeper.store.run_columns import planned_columns
 
 WORDS = [
@@ -169,9 +171,25 @@ def test_a_stated_number_of_examples_stays(fill):
     assert config["data"]["num_train_examples"] == 64
 
 
-@pytest.mark.parametrize(("has", "span"), [(True, "micro"), (False, None)])
-def test_without_batchnorm_there_is_no_span(fill, has, span):
-    assert fill(*WORDS, has_batchnorm=has)[0]["bn_span"] == span
+@pytest.mark.parametrize(
+    ("words", "facts", "span"),
+    [
+        ([], {"has_batchnorm": True}, 32),
+        (["bn_span=micro"], {"has_batchnorm": True}, "micro"),
+        ([], {"has_batchnorm": True, "refused": {"bn_span": "it has no momentum"}}, "micro"),
+        ([], {"has_batchnorm": False}, None),
+        (["bn_span=micro"], {"has_batchnorm": False}, None),
+    ],
+)
+def test_batchnorm_of_a_module_has_a_span_of_its_own_if_it_can(fill, words, facts, span):
+    assert fill(*WORDS, *words, **facts)[0]["bn_span"] == span
+
+
+def test_a_grid_that_the_usual_span_does_not_fit_is_refused_with_one_that_does(fill, tmp_path):
+    configs = fill(*WORDS, *METRIC, "batch=24,40", has_batchnorm=True)
+
+    with pytest.raises(ValueError, match=r"got batch=24, 40\. bn_span=8 fits every point"):
+        plan(configs, Ledger(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -195,8 +213,8 @@ def test_what_its_trial_refused_is_refused_in_the_plan(fill, where, taken, refus
     ("has", "words", "held"),
     [
         (False, [], ["fixed batchnorm", "same after a resume"]),
-        (True, [], ["same after a resume"]),
-        (True, ["bn_span=8"], ["fixed batchnorm", "same after a resume"]),
+        (True, ["bn_span=micro"], ["same after a resume"]),
+        (True, [], ["fixed batchnorm", "same after a resume"]),
     ],
 )
 def test_what_was_found_to_hold_is_in_the_row_and_the_plan_and_nothing_else(fill, has, words, held):
@@ -267,7 +285,7 @@ def test_of_our_module_nothing_is_to_be_found_out(fill):
 
 
 def test_nothing_found_to_hold_is_not_nothing_looked_at(fill):
-    (config,) = fill(*WORDS, *METRIC, has_batchnorm=True, found={})
+    (config,) = fill(*WORDS, *METRIC, "bn_span=micro", has_batchnorm=True, found={})
 
     assert planned_columns(run_spec(config))["guarantees"] == ""
 

@@ -11,7 +11,7 @@ import pytest
 import analysis.cli
 from sweeper.commands import compact, show_plan, status
 from sweeper.commands.overrides import expand
-from sweeper.launch.queue.queue import Queue, Ticket
+from sweeper.launch.queue.queue import Queue
 from sweeper.launch.queue.queue_worker import FirstSignal
 from sweeper.launch.slurm.job import Job
 from sweeper.spec import identity
@@ -92,8 +92,10 @@ def made(tmp_path_factory, default_config, loader):
     (folder.parent / "log.txt").symlink_to(results.parent / "secret")
     linked = f"attempts/{run_id}/log.txt"
     ledger.publish({**row, "run_id": "e" * 12, "log_path": linked}, [])
-    what = {"config": theirs, "number": 1, "from_scratch": False, "submission": "x"}
-    Queue(ledger, "slurm/1x1").add(Ticket(run_id="d" * 12, **what))
+    queued = results / "slurm/1x1/queued/dd"
+    queued.mkdir(parents=True)
+    ticket = {"config": theirs, "number": 1, "from_scratch": False, "submission": "x"}
+    publish_json(queued / f"{'d' * 12}.json", {"run_id": "d" * 12, **ticket})
     return results
 
 

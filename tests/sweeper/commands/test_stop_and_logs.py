@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from sweeper.commands import logs, stop
-from sweeper.launch.queue.queue import Queue, Ticket
+from sweeper.launch.queue.queue import Queue
+from sweeper.planning.plan import Task
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
@@ -25,10 +26,8 @@ def queued(config, ledger):
     def add(count):
         ledger.prepare()
         queue = Queue(ledger)
-        for seed in range(count):
-            chosen = config(seed=seed, batch=3840, micro_batch=3840)
-            what = {"config": chosen, "number": 1, "from_scratch": False, "submission": "0"}
-            queue.add(Ticket(run_id=run_spec(chosen).run_id, **what))
+        specs = [run_spec(config(seed=n, batch=3840, micro_batch=3840)) for n in range(count)]
+        queue.add([Task(spec=spec, number=1) for spec in specs], "0")
         return queue
 
     return add

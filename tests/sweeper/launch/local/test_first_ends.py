@@ -47,57 +47,57 @@ def test_a_run_that_failed_before_its_first_step_is_tried_again(launch, short, r
     assert (row.outcome, row.steps, again.number) == ("failed", 0, 2)
 
 
-FAILED = End(outcome="failed", reason="data.root must be a folder; got 3.")
+FAILED = "data.root must be a folder; got 3."
 
 
-@pytest.fixture
-def ends(short, results):
-    """Why to stop after attempts ended so: `(end, took a step)` for each."""
+@pytest.fixture(params=["in one process", "in a folder of several"])
+def why_stop(request, tmp_path):
+    """Why to stop after runs that ended so: id, reason, and whether before the first step."""
 
-    def why(*ended, **changes):
-        Ledger(results).prepare()
-        first = FirstEnds()
-        for seed, (end, took_step) in enumerate(ended):
-            spec = run_spec(short(**{"seed": seed, **changes}))
-            attempt = Attempt.begin(spec, Ledger(results), 1 if "seed" not in changes else seed + 1)
-            if took_step:
-                (attempt.folder / FIRST_STEP).touch()
-            first.add(spec.run_id, end.reason, is_early=attempt.is_early_failure(end))
+    def why(*ended):
+        first = FirstEnds(tmp_path if "folder" in request.param else None)
+        for run_id, reason, is_early in ended:
+            first.add(run_id, reason, is_early=is_early)
         return first.why_stop
 
     return why
 
 
-def test_reasons_that_differ_in_numbers_are_alike(ends):
-    others = [End(outcome="failed", reason=f"data.root must be a folder; got {n}.") for n in (4, 5)]
+@pytest.mark.parametrize(
+    ("third", "is_reason"),
+    [
+        pytest.param(("c", FAILED.replace("3", "12"), True), True, id="differs in a number"),
+        pytest.param(("b", FAILED, True), False, id="one run again"),
+        pytest.param(("c", "no such device.", True), False, id="other reason"),
+        pytest.param(("c", FAILED, False), False, id="after a step"),
+    ],
+)
+def test_three_first_runs_that_fail_alike_before_a_step_are_reason_to_stop(
+    why_stop, third, is_reason
+):
+    assert bool(why_stop(("a", FAILED, True), ("b", FAILED, True), third)) == is_reason
 
-    assert ends((FAILED, False), *((end, False) for end in others))
+
+def test_what_comes_after_the_first_three_changes_nothing(why_stop):
+    assert why_stop(*((i, FAILED, True) for i in "abc"), ("d", "trained", False))
 
 
-def test_one_run_that_fails_again_and_again_is_one(ends):
-    assert ends(*[(FAILED, False)] * 3)
-    assert ends(*[(FAILED, False)] * 3, seed=7) is None
+def test_a_metric_that_the_first_run_does_not_log_is_reason_enough(why_stop):
+    wrong = "ValueError: metric must be a name that the module logs."
+
+    assert why_stop(("a", wrong, True)).startswith(
+        "No further runs are started, as they name the same metric"
+    )
+    assert why_stop(("a", FAILED, True), ("b", wrong, True)) is None
 
 
 @pytest.mark.parametrize(
-    ("third", "took_step"),
-    [
-        pytest.param(End(outcome="failed", reason="no such device."), False, id="other reason"),
-        pytest.param(FAILED, True, id="after a step"),
-        pytest.param(End(outcome="preempted", reason=FAILED.reason), False, id="other outcome"),
-        pytest.param(End(outcome="finished", reason="trained"), True, id="a result"),
-    ],
+    ("outcome", "took_step", "is_early"),
+    [("failed", False, True), ("failed", True, False), ("preempted", False, False)],
 )
-def test_other_ends_among_the_first_keep_a_sweep_going(ends, third, took_step):
-    alike = [(FAILED, False)] * 2
+def test_a_failure_before_the_first_step_is_early(short, ledger, outcome, took_step, is_early):
+    attempt = Attempt.begin(run_spec(short()), ledger, 1)
+    if took_step:
+        (attempt.folder / FIRST_STEP).touch()
 
-    assert ends(*alike, (third, took_step)) is None
-
-
-def test_a_metric_that_the_first_run_does_not_log_is_reason_enough(ends):
-    wrong = End(outcome="failed", reason="ValueError: metric must be a name that the module logs.")
-
-    assert ends((wrong, False)).startswith(
-        "No further runs are started, as they name the same metric"
-    )
-    assert ends((FAILED, False), (wrong, False), epochs=2) is None
+    assert attempt.is_early_failure(End(outcome=outcome, reason=FAILED)) == is_early

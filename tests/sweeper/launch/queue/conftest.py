@@ -5,7 +5,8 @@ from stub_worker import StubRanks, forget_torch, work
 
 from sweeper.launch import ranks as rank_processes
 from sweeper.launch.local import launcher
-from sweeper.launch.queue.queue import Queue, Ticket
+from sweeper.launch.queue.queue import Queue
+from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
 from sweeper.store import publish
 
@@ -26,11 +27,9 @@ def queued(short, ledger):
     def add(count, first=0):
         ledger.prepare()
         queue = Queue(ledger)
-        for seed in range(first, first + count):
-            config = short(seed=seed, micro_batch=7680)
-            spec = run_spec(config)
-            ticket = {"config": config, "number": 1, "from_scratch": False, "submission": "0123"}
-            queue.add(Ticket(run_id=spec.run_id, **ticket))
+        seeds = range(first, first + count)
+        specs = [run_spec(short(seed=seed, micro_batch=7680)) for seed in seeds]
+        queue.add([Task(spec=spec, number=1) for spec in specs], "0123")
         return queue
 
     return add

@@ -116,21 +116,6 @@ def test_a_ticket_that_cannot_be_trained_is_left_to_others(ledger, queued, train
     assert queue.list_runs() == {path.stem}
 
 
-def test_runs_that_an_earlier_version_queued_are_trained_and_queued_once(ledger, queued, train):
-    queue = queued(3)
-    for path in sorted(queue.folder.glob("queued/*/*.json")):
-        content = json.loads(path.read_text()) | {"index": None}
-        path.with_name(path.name).unlink()
-        (queue.folder / "queued" / f"{path.stem}-001.json").write_text(json.dumps(content))
-    queue = queued(3)
-
-    assert len(queue.list_runs()) == 3
-    assert not list(queue.folder.glob("queued/*/*.json"))
-    assert train()[0] == 0
-    assert list(rows(ledger).outcome) == ["finished"] * 3
-    assert not list(queue.folder.glob("queued/**/*.json"))
-
-
 def test_nothing_needs_hard_links(ledger, queued, train, monkeypatch):
     """As on exFAT, and on many mounts of FUSE and SMB."""
 

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from sweeper.launch.queue.queue import Queue, Ticket
+from sweeper.launch.queue.queue import Queue
 from sweeper.launch.queue.queue_worker import FirstSignal
 from sweeper.launch.ranks import Running
 from sweeper.launch.slurm.job import Job, JobPolicy, _explain_failure
+from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
 from sweeper.store import lease
 from sweeper.store.attempt import Attempt
@@ -19,21 +20,28 @@ POLICY = JobPolicy(
 )  # fmt: skip
 
 
+@pytest.fixture
+def queued(short, ledger, monkeypatch):
+    """Queue so many runs for the jobs of a layout; the queue, and the runs in it."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+    def add(number, **changes):
+        queue = Queue(ledger, "slurm/1x1")
+        specs = [run_spec(short(seed=seed, **changes)) for seed in range(number)]
+        queue.add([Task(spec=spec, number=1) for spec in specs], "0123")
+        return queue, specs
+
+    return add
+
+
 @pytest.mark.parametrize("keep_going", [False, True])
 def test_a_job_starts_nothing_when_the_first_jobs_failed_alike_before_their_first_step(
-    short, ledger, monkeypatch, keep_going
+    queued, ledger, keep_going
 ):
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
     model = {"_target_": "provoked.Raising"}  # in the third micro-batch of a step
-    common = {"model": model, "micro_batch_limit": 768, "keep_going": keep_going}
-    configs = [short(seed=seed, **common) for seed in range(4)]
-    queue = Queue(ledger, "slurm/1x1")
-    for config in configs:
-        what = {"config": config, "from_scratch": False, "submission": "0123"}
-        queue.add(Ticket(run_id=run_spec(config).run_id, number=1, **what))
-    ledger.prepare()
+    queue, specs = queued(4, model=model, micro_batch_limit=768, keep_going=keep_going)
 
-    codes = [Job(ledger, queue, POLICY, FirstSignal()).run(1) for _ in configs]
+    codes = [Job(ledger, queue, POLICY, FirstSignal()).run(1) for _ in specs]
 
     rows = pd.read_parquet(ledger.results / "runs").sort_values("seed")
     assert codes == [1, 1, 1, 1]
@@ -42,14 +50,9 @@ def test_a_job_starts_nothing_when_the_first_jobs_failed_alike_before_their_firs
     assert not queue.list_runs()
 
 
-def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, ledger, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    ledger.prepare()
-    queue, specs = Queue(ledger, "slurm/1x1"), [run_spec(short(seed=seed)) for seed in range(3)]
+def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(queued, ledger):
+    queue, specs = queued(3)
     ids = [spec.run_id for spec in specs]
-    for spec in specs:
-        what = {"config": spec.config.resolved, "from_scratch": False, "submission": "0123"}
-        queue.add(Ticket(run_id=spec.run_id, number=1, **what))
     assert Attempt.begin(specs[0], ledger, 1)  # another job has it
     lease._held.clear()
 
@@ -61,14 +64,9 @@ def test_a_pulling_job_takes_what_no_other_has_and_ends_by_what_it_took(short, l
     assert queue.list_runs() == {ids[0]}
 
 
-def test_jobs_that_start_at_once_take_a_run_each(short, ledger, monkeypatch):
+def test_jobs_that_start_at_once_take_a_run_each(queued, ledger, monkeypatch):
     """Another job was faster with the first run: this one trains the second, and waits for none."""
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    ledger.prepare()
-    queue, real, others = Queue(ledger, "slurm/1x1"), Attempt.begin, []
-    for seed in range(3):
-        what = {"config": short(seed=seed), "from_scratch": False, "submission": "0123"}
-        queue.add(Ticket(run_id=run_spec(what["config"]).run_id, number=1, **what))
+    (queue, _), real, others = queued(3), Attempt.begin, []
 
     def begin(spec, *arguments, **named):
         if not others:

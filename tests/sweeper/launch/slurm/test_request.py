@@ -7,23 +7,15 @@ import pytest
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from sweeper import CONFIG_FOLDER
 from sweeper.launch.slurm.submit import make_arrays, read_request, sbatch_options
 from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
 
 
-def settings(**changes):
-    """The keys of the preset."""
-    known = OmegaConf.to_container(OmegaConf.load(CONFIG_FOLDER / "hydra/launcher/slurm.yaml"))
-    del known["_target_"]
-    return known | changes
-
-
 @pytest.mark.parametrize(
     "changes", [{}, {"account": 1234, "gpus_per_node": 0}, {"memory_gib": 7.5, "throttle": 3}]
 )
-def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job(changes):
+def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job(settings, changes):
     request = read_request(settings(**changes))
 
     assert request.model_dump() == settings(**changes)
@@ -65,7 +57,7 @@ def test_a_request_is_what_the_preset_and_the_command_say_and_travels_to_the_job
         ),
     ],
 )
-def test_an_impossible_request_is_refused_in_a_sentence(changes, sentence):
+def test_an_impossible_request_is_refused_in_a_sentence(settings, changes, sentence):
     with pytest.raises(ValueError) as refused:  # noqa: PT011  compared whole
         read_request(settings(**changes))
 
@@ -101,7 +93,7 @@ def test_the_presets_of_public_systems_ask_for_what_their_documentation_says(
     assert {key: options.get(key) for key in asked} == asked
 
 
-def test_a_warning_before_python_handles_it_ends_nothing(config):
+def test_a_warning_before_python_handles_it_ends_nothing(settings, config):
     request = read_request(settings())
     (array,) = make_arrays([Task(spec=run_spec(config()), number=1)], 1, request, largest=10)
     lines = sbatch_options(array, request)["slurm_setup"]

@@ -5,9 +5,7 @@ from dataclasses import asdict, replace
 from itertools import count, islice
 
 import pytest
-from omegaconf import OmegaConf
 
-from sweeper import CONFIG_FOLDER
 from sweeper.launch.slurm import commands, launcher
 from sweeper.launch.slurm.commands import Queued
 from sweeper.launch.slurm.launcher import run_on_slurm
@@ -24,11 +22,9 @@ SILENT = "sbatch: error: Batch job submission failed: Unable to contact slurm co
 
 
 @pytest.fixture
-def request_():
+def request_(settings):
     """What the preset requests, looked after without a pause."""
-    known = OmegaConf.to_container(OmegaConf.load(CONFIG_FOLDER / "hydra/launcher/slurm.yaml"))
-    del known["_target_"]
-    return read_request({**known, "poll_s": 0.2})
+    return read_request(settings(poll_s=0.2))
 
 
 @pytest.fixture

@@ -7,19 +7,14 @@ from dataclasses import asdict, replace
 import pytest
 
 from sweeper.commands import status
-from sweeper.launch.queue.queue import Ticket
 from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.commands import Queued
 from sweeper.launch.slurm.submissions import Layout, list_waiting_runs
+from sweeper.planning.plan import Task
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store.attempt import Attempt, End
 from sweeper.store.lease import LEASE, this_process
-
-
-def ticket(config, /, **changes) -> Ticket:
-    known = {"run_id": run_spec(config).run_id, "config": config, "number": 1}
-    return Ticket(**{**known, "from_scratch": False, "submission": "0123", **changes})
 
 
 @pytest.fixture
@@ -27,7 +22,7 @@ def layout(ledger, default_config):
     """One run that was submitted as job 17."""
     ledger.prepare()
     made = Layout(ledger, "1x1")
-    made.queue.add(ticket(default_config))
+    made.queue.add([Task(spec=run_spec(default_config), number=1)], "0123")
     made.open_submission("0123")
     made.record_job("0123", "17")
     return made
@@ -38,13 +33,14 @@ def listed(**changes) -> Queued:
     return Queued(**known | changes)
 
 
-def test_a_ticket_of_another_version_is_refused_in_words(default_config):
+def test_a_ticket_of_another_version_is_refused_in_words(layout, default_config):
+    ticket = layout.queue.find(run_spec(default_config).run_id)
     earlier = {key: value for key, value in default_config.items() if key != "optimizer"}
 
     with pytest.raises(ValueError, match=r"was submitted by another version \(optimizer"):
-        _ = ticket(default_config, config=earlier).spec
+        _ = replace(ticket, config=earlier).spec
     with pytest.raises(ValueError, match="run 0123456789ab was submitted by another version"):
-        _ = ticket(default_config, run_id="0123456789ab").spec
+        _ = replace(ticket, run_id="0123456789ab").spec
 
 
 def test_jobs_are_known_by_their_number_or_by_their_comment(layout):
@@ -62,7 +58,7 @@ def test_the_status_command_shows_the_others_beside_a_ticket_that_cannot_be_read
     layout, default_config, ledger, capsys, monkeypatch
 ):
     monkeypatch.setenv("PATH", "/nonexistent")  # no squeue
-    layout.queue.add(ticket(default_config | {"seed": 1}))
+    layout.queue.add([Task(spec=run_spec(default_config | {"seed": 1}), number=1)], "0123")
     path = min(ledger.results.glob("slurm/1x1/queued/*/*.json"))
     path.write_text("cut o")
 
