@@ -77,8 +77,8 @@ _Record = create_model(
 #: A line of progress.jsonl.
 _Epoch = create_model(
     "_Epoch",
-    **_fields(CURVES, CURVES.keys() - {"run_id", "attempt", "epoch"}),
     epoch=_Count,
+    **_fields(CURVES, [name for name in CURVES if name not in ("run_id", "attempt", "epoch")]),
     metrics=(dict[str, _Number | None], {}),
 )
 
