@@ -342,12 +342,12 @@ def _key(config: Config) -> str:
         else ()
     )
     read = {key: config[key] for key in (*_READ, *model) if config.get(key)}
-    read["callbacks"] = changing_callbacks(config["trainer"].get("callbacks") or ())
     read["is_own"] = _has_own_optimizer(config)
     read["found"] = [*GUARANTEES, config["trial"]]
     try:
+        read["callbacks"] = changing_callbacks(config["trainer"].get("callbacks") or ())
         return json.dumps(read, sort_keys=True)
-    except TypeError:  # keys that are not text, which cannot be sorted
+    except (AttributeError, TypeError):  # no group; keys that are not text, which cannot be sorted
         check_config(config)
         raise
 

@@ -28,7 +28,7 @@ def to_examples(given: Mapping[str, Any]) -> dict[str, Any]:
     tokens = asked if type(asked) is int and asked > 0 and given.get("examples") is None else 0
     if not (every or tokens):
         return {**given}
-    data = given.get("data") or {}
+    data = given["data"] if isinstance(given.get("data"), Mapping) else {}
     length = data.get("length")
     if data.get("_target_") != TEXT or type(length) is not int or length < 1:
         words = [f"tokens={tokens}"] * (tokens > 0) + [f"{key}={given[key]}" for key in every]
