@@ -65,6 +65,7 @@ class BatchContract(AroundEvaluation):
             raise BatchContractBroken(msg)
         micro_batch = self._plan.split(trainer.current_epoch).micro_batch
         num = count_examples(batch, micro_batch)
+        # a later one is found in its step's sum; for the first there is a remedy to name
         if self.realised_batch_max is None and not self.steps and not self._examples:
             self._check_first(num, micro_batch)
         self._examples += num
@@ -95,6 +96,7 @@ class BatchContract(AroundEvaluation):
                 "use_pl_optimizer=False."
             )
             raise BatchContractBroken(msg)
+        # by hand, a module may step several optimizers, as a GAN does
         if taken != 1 and (not taken or pl_module.automatic_optimization):
             msg = (
                 "every batch must be followed by its optimizer step, which Lightning takes; "

@@ -77,6 +77,7 @@ class LoggedValues(AroundEvaluation):
             if not isinstance(value, Metric):
                 if self._examples == 0:  # another rank's batch, evaluated for company
                     return
+                # values of an epoch are merged here: Lightning would wait for a rank without one
                 by_step = trainer.training and settings.get("on_step") is not False
                 settings["sync_dist"] = settings.get("sync_dist", False) and by_step
             log(name, value, *args, **settings)
@@ -201,7 +202,7 @@ class LoggedValues(AroundEvaluation):
         """Give every rank the values over all ranks, and `more` from before; a collective call."""
         if num_ranks() == 1 and not more:
             return
-        own = {
+        own = {  # but what an earlier call in this epoch has merged
             key: result
             for key, result in epoch_results(trainer)
             if (value := computed(result)) is None or value is not self._merged.get(key)

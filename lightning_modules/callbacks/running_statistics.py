@@ -32,6 +32,7 @@ class RunningStatistics(AroundEvaluation):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore a resumed epoch's terms; not sooner, as DDP copies rank 0's buffers to all."""
+        # none are loaded, unless the run resumes within an epoch
         for layer, state in zip(ghost_batchnorms(pl_module), self._loaded, strict=False):
             layer.load_terms(state)
         self._loaded = []
