@@ -180,9 +180,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
         "--target", type=float, help="metric level that counts as trained; an accuracy from 0 to 1"
     )
     scaling = add(
-        _scaling,
-        "critical batch of a table of examples to a target: yours, or a published one",
-        as_json,
+        _scaling, "critical batch of a table of examples to a target, yours or published", as_json
     )
     scaling.add_argument(
         "tables", nargs="+", type=Path, metavar="TABLE",
@@ -209,9 +207,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
         _next, "the runs that would decide what is open, most useful first", results, metric,
         as_json,
     )  # fmt: skip
-    tuning = add(
-        _tuning, "results of tuning studies; with --target their critical batch", out, as_json
-    )
+    tuning = add(_tuning, "tuned studies; with --target their critical batch", out, as_json)
     tuning.add_argument(
         "results", nargs="?", default="results", help="results folder of the studies (results)"
     )
