@@ -345,6 +345,8 @@ def _key(config: Config) -> str:
     read["callbacks"] = changing_callbacks(config["trainer"].get("callbacks") or ())
     read["is_own"] = _has_own_optimizer(config)
     read["found"] = [*GUARANTEES, config["trial"]]
+    if config["strategy"] != "ddp":  # which its two ranks have
+        read["strategy"] = config["strategy"]
     try:
         return json.dumps(read, sort_keys=True)
     except TypeError:  # keys that are not text, which cannot be sorted
