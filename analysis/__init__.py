@@ -34,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 #: What is imported when it is asked for, since pandas, scipy and matplotlib take seconds.
-_LATER = {
+_LAZY = {
     "analysis.figures.curves": "curve_points draw_per_epoch",
     "analysis.figures.final": "draw_against_batch draw_against_warmup draw_heat_map",
     "analysis.figures.responses": "draw_best_rates draw_best_warmups",
@@ -57,7 +57,7 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    for module, names in _LATER.items():
+    for module, names in _LAZY.items():
         if name in names.split():
             return getattr(import_module(module), name)
     msg = f"module 'analysis' has no attribute {name!r}"

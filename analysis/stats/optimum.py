@@ -304,7 +304,7 @@ def optima_of(
         order = place[np.argsort(points.places[place])]
         u, top = points.places[order], int(response.fit[order].argmax())
         beside = u[max(top - 1, 0)], u[min(top + 1, len(u) - 1)]
-        quarter = (beside[1] - beside[0]) / 8
+        quarter = (beside[1] - beside[0]) / 8  # half of it on either side
         is_coarse = len(u) < _FEWEST_TO_CUT or not points.free
         near = response.best[i] - quarter, response.best[i] + quarter
         ends[:, :, i] = [u[0], u[-1]], beside if is_coarse else near

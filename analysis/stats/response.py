@@ -156,7 +156,7 @@ def fit_response(points: Points, rng: np.random.Generator, draws: int) -> Respon
     if not fitters:
         return None
     exponent, shapes, places = search_law(fitters, EXPONENTS, law)
-    for _ in range(_ROUNDS if points.offset else 0):
+    for _ in range(_ROUNDS if points.offset else 0):  # the law needs the best, and the best the law
         best = _best_places(shapes, law, exponent.value)
         at = float(np.clip(best.mean(), points.places.min(), points.places.max()))
         law = _law(points, at)
@@ -226,7 +226,7 @@ def _settle(points: Points, law: Shifts, departure: float) -> Fitter | None:
     if variance := points.square / points.free if points.free else middle**2:
         weights = weights / _share_of_departures(points, below, departure, variance)
     fitter = Fitter(points, weights)
-    shifts = law(EXPONENTS[::4, None])
+    shifts = law(EXPONENTS[::4, None])  # coarse: only weights follow from it
     for _ in range(_ROUNDS if departure or points.is_bound.any() else 1):
         if not (shapes := fit_shapes(fitter, shifts)):
             return None
@@ -302,6 +302,7 @@ def _draw_tops(
         sums = np.maximum((drawn**2).sum(axis=0) - projected.sum(axis=1), 0.0) + points.square
         seen = max(float(shape.profile.sums[shape.best] + points.square), 1e-300)
         least.append(_STEP * sums.argmin(axis=0))
+        # the criterion of the drawn values: only their sum of squares differs
         scores.append(size * np.log(np.maximum(sums.min(axis=0), 1e-300) / seen) + shape.criterion)
         rooted.append(drawn)
     chosen = np.argmin(scores, axis=0)
@@ -330,6 +331,7 @@ def _find_departures(shape: Shape) -> tuple[Array, Array, float]:
         fitter.design(at[0], at[1] + side * step * half, half, shape.columns)[0] for side in (1, -1)
     ]
     slopes = (ends[0] - ends[1]) @ fitter.coefficients(profile, i) / (2 * step * half)
+    # a shift of all batches is the shape's own place, one along x the exponent
     free_of_law = null_space(np.stack([np.ones(num_batches), fitter.x]))
     columns = slopes[:, None] * free_of_law[fitter.index]
     columns = fitter.residuals(columns)

@@ -212,15 +212,17 @@ def fit_shapes(fitter: Fitter, shifts: Array, num_parameters: int = 1) -> list[S
     apart = int((weights > 0).sum()) - fitter.levels.shape[1]
     shapes: list[Shape] = []
     for columns in range(2, min(_MOST_COLUMNS, max(2, settings - 1)) + 1):
-        moves = num_parameters if len(fitter.batches) > 1 else 0
+        moves = num_parameters if len(fitter.batches) > 1 else 0  # one batch has no law
         count = columns + points.others.shape[1] + moves
         freedom = apart + points.free - count - 2
+        # of too few points for an interval a parabola still gives the best
         if apart < count or (freedom <= 0 and columns > 2):
             continue
         profile = fitter.profile(shifts, columns)
         best = int(profile.sums.argmin())
         size = apart + points.free
         least = max((profile.sums[best] + points.square) / size, 1e-300)
+        # one more than `count`, as the variance is a parameter too
         penalty = 2 * (count + 1) * (1 + (count + 2) / freedom if freedom > 0 else 1)
         criterion = float(size * np.log(least) + penalty) + fitter.cost
         known = _variance(fitter, profile, best, apart - count)

@@ -15,7 +15,7 @@ FEWEST_EVALUATIONS = 4
 _FALLEN = 0.99
 
 #: Schedules that lower the rate at no time that depends on the run's end, or only near it, and
-#: those that grow the batch instead.
+#: last, those that grow the batch instead, whatever that does to the rate.
 _STEADY = ("None", "constant", "wsd", "batch_warmup", "growing_batch", "seesaw")
 
 #: Columns of curves that tell how far training is, and what each is at the target.
@@ -87,6 +87,7 @@ def reachable_targets(runs: pd.DataFrame, metric: Metric) -> list[float]:
     """
     signed = runs.assign(value=metric.sign * runs[metric.name])
     best = signed.groupby(["global_batch", "seed"])["value"].max()
+    # of the two middle seeds the worse, which half of them reach
     half = best.groupby("global_batch").quantile(0.5, interpolation="lower").dropna().sort_values()
     reached = half.iloc[: max(1, len(half) - 2)].to_numpy()
     return [float(value) for value in metric.sign * (reached - 0.02 * np.abs(reached))]
@@ -178,6 +179,7 @@ def at_their_ends(runs: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFram
     first = finished.groupby(by)["run_id"].transform("first")
     ends = curves.sort_values("step").drop_duplicates("run_id", keep="last")
     ends = ends.assign(run_id=ends["run_id"].map(dict(zip(finished["run_id"], first, strict=True))))
+    # with neither schedule nor rate, nothing counts as a fall
     whole = finished.drop_duplicates(by).drop(columns="config_json")
     ends = ends.assign(evaluation=ends["epoch"].astype(float)).drop(columns="lr", errors="ignore")
     return whole, ends[ends["run_id"].notna()]

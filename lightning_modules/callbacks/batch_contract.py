@@ -8,7 +8,7 @@ from pytorch_lightning import LightningModule, Trainer
 from lightning_modules.data.batch_counts import count_examples
 from lightning_modules.modules.steps import AroundEvaluation, ends_step
 from lightning_modules.optimizers.run_strategy import RunStrategy
-from lightning_modules.process.world import all_reduce, gather_states, user_state
+from lightning_modules.process.world import all_reduce, gather_states, resumed_state
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.sentences import several
 from sweeper.spec.trainer_settings import callback_refusal
@@ -65,6 +65,7 @@ class BatchContract(AroundEvaluation):
             raise BatchContractBroken(msg)
         micro_batch = self._plan.split(trainer.current_epoch).micro_batch
         num = count_examples(batch, micro_batch)
+        # a later one is found in its step's sum; for the first there is a remedy to name
         if self.realised_batch_max is None and not self.steps and not self._examples:
             self._check_first(num, micro_batch)
         self._examples += num
@@ -95,6 +96,7 @@ class BatchContract(AroundEvaluation):
                 "use_pl_optimizer=False."
             )
             raise BatchContractBroken(msg)
+        # by hand, a module may step several optimizers, as a GAN does
         if taken != 1 and (not taken or pl_module.automatic_optimization):
             msg = (
                 "every batch must be followed by its optimizer step, which Lightning takes; "
@@ -143,7 +145,7 @@ class BatchContract(AroundEvaluation):
         """Restore what `state_dict` returned, on any number of ranks."""
         self.realised_batch_min, self.realised_batch_max = state_dict["range"]
         if state_dict["ranks"]:
-            self._examples_of_steps = user_state(
+            self._examples_of_steps = resumed_state(
                 state_dict["ranks"],
                 lambda ranks, share: [share * sum(step) for step in zip(*ranks, strict=True)],
             )

@@ -71,11 +71,12 @@ class StopRequest:
         is_requested = False
         if self._rank == 0:
             is_requested, now = self._is_requested(), time.perf_counter()
-            steps = max(1, self._steps_between - self._steps_left)
+            steps = max(1, self._steps_between - self._steps_left)  # an epoch's end polls early
             step_s = max(now - self._polled_at, 1e-9) / steps
             self._polled_at = now
             self.is_save_due = now - self._saved_at >= self._save_every_s
-            # as many as fill the interval, but at most twice the last number
+            # as many as fill the interval, but at most twice the last number,
+            # as later steps may be slower
             wanted = min(2 * self._steps_between, round(_SECONDS_BETWEEN_POLLS / step_s))
             self._steps_between = max(1, wanted)
         if num_ranks() > 1:
@@ -130,16 +131,16 @@ class RunCheckpoint(Checkpoint):
         def save_or_stop() -> None:
             """Save, or save and stop, inside the epoch if that is due; raises `Stopped`."""
             if not (ends_step(trainer, trainer.fit_loop.batch_idx) and is_in_epoch(trainer)):
-                return
+                return  # after an epoch's last step, the hook of its end saves
             epoch, step = trainer.current_epoch, self._contract.steps
-            self._is_due |= self._plan.is_saved(epoch, step)
+            self._is_due |= self._plan.is_saved(epoch, step)  # until ranks agree
             if not self._can_stop():
                 return
             is_stop = self._stop.is_due(pl_module.device)
             if is_stop or self._is_due or self._stop.is_save_due:
                 began_at = time.perf_counter()
                 self._save(trainer)
-                self._clock.leave_out(time.perf_counter() - began_at)
+                self._clock.leave_out(time.perf_counter() - began_at)  # it stands between epochs
             if is_stop:
                 msg = f"after {step} of {self._plan.steps(epoch)} steps of epoch {epoch + 1}"
                 raise Stopped(msg)
@@ -236,7 +237,7 @@ class RunCheckpoint(Checkpoint):
             if trainer.is_global_zero:
                 seal(self._partial)
                 flush_to_disk(self._partial)
-                self._check_ours()
+                self._check_ours()  # again: saving takes time, or this process slept
                 if kept is not None:  # first: a run that resumes from here does not come back
                     copy = kept.with_suffix(self._partial.suffix)
                     shutil.copyfile(self._partial, copy)

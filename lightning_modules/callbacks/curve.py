@@ -118,6 +118,7 @@ class Curve(AroundEvaluation, Checkpoint):
             if own := getattr(trainer.strategy, "user_lrs", None):  # before the factor
                 self._peaks = [max(self._peaks[0], own[0]), max(self._peaks[1], lrs[0])]
             self.last_lr = lrs[0]
+            # however many groups have one rate, it is the same series
             distinct = lrs if len(set(lrs)) > 1 else lrs[:1]
             packed = struct.pack(f"<{len(distinct)}d", *distinct)
             link = bytes.fromhex(self.lr_series_hash) + packed

@@ -20,7 +20,7 @@ from lightning_modules.modules.steps import (
     val_loader,
 )
 from lightning_modules.process.device import is_out_of_memory
-from lightning_modules.process.world import all_reduce, gather_states, num_ranks, user_state
+from lightning_modules.process.world import all_reduce, gather_states, num_ranks, resumed_state
 from sweeper.upstream.lightnings import (
     call_after_micro_batch,
     is_validated,
@@ -38,7 +38,7 @@ class EpochSums:
         *totals, examples = torch.zeros(len(names) + 1) if state is None else state
         on_device = [total.to(device, torch.float64, copy=True) for total in totals]
         self._totals = dict(zip(names, on_device, strict=True))
-        self._examples = examples.to("cpu", torch.float64, copy=True)
+        self._examples = examples.to("cpu", torch.float64, copy=True)  # where it is counted
 
     def add(self, sums: Mapping[str, Tensor], examples: float) -> None:
         """Add a micro-batch: its sums by name, and its number of what is averaged over."""
@@ -116,7 +116,7 @@ class TrainingMetrics(AroundEvaluation):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on any number of ranks."""
-        state = user_state(
+        state = resumed_state(
             state_dict["ranks"], lambda ranks, share: share * torch.stack([*ranks]).sum(0)
         )
         self._sums = EpochSums(self._names, torch.device("cpu"), state)
@@ -198,6 +198,7 @@ class Evaluation(Callback):
     ) -> None:
         """Add the micro-batch's sums, if the module returns them."""
         loader = val_loader(trainer, dataloader_idx)
+        # 0: another rank's, evaluated since Lightning's loop must run on every rank
         is_own = loader.sizes[batch_idx] if hasattr(loader, "sizes") else True
         if is_own and isinstance(outputs, Mapping) and "sums" in outputs:
             self._sums.add(outputs["sums"], count_examples(batch))

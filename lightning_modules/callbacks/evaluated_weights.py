@@ -100,7 +100,7 @@ class EvaluatedWeights(Callback):
             layer.state = state.begin_anew()
         for norm in norms.values():
             norm.reset_running_stats()
-            norm.running_var.zero_()
+            norm.running_var.zero_()  # reset to 1, which would stay in the average
         for micro_step, (batch, place) in enumerate(self._batches):
             position.move(epoch=position.epoch, step=0, first_example=place, examples=examples)
             on_device = move_data_to_device(batch, pl_module.device)

@@ -59,6 +59,7 @@ class RateFactor(Callback):
         """Set the factor of the step that this micro-batch belongs to."""
         strategy = trainer.strategy
         assert isinstance(strategy, RunStrategy)
+        # not global_step, which in manual optimization counts the steps of every optimizer
         strategy.factor = self._plan.lr(self._plan.step(trainer.current_epoch, batch_idx))
 
 

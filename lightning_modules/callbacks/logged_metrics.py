@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_modules.modules.steps import AroundEvaluation, val_loader
-from lightning_modules.process.world import gather_states, num_ranks, user_state
+from lightning_modules.process.world import gather_states, num_ranks, resumed_state
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
@@ -77,6 +77,7 @@ class LoggedValues(AroundEvaluation):
             if not isinstance(value, Metric):
                 if self._examples == 0:  # another rank's batch, evaluated for company
                     return
+                # values of an epoch are merged here: Lightning would wait for a rank without one
                 by_step = trainer.training and settings.get("on_step") is not False
                 settings["sync_dist"] = settings.get("sync_dist", False) and by_step
             log(name, value, *args, **settings)
@@ -201,7 +202,7 @@ class LoggedValues(AroundEvaluation):
         """Give every rank the values over all ranks, and `more` from before; a collective call."""
         if num_ranks() == 1 and not more:
             return
-        own = {
+        own = {  # but what an earlier call in this epoch has merged
             key: result
             for key, result in epoch_results(trainer)
             if (value := computed(result)) is None or value is not self._merged.get(key)
@@ -229,7 +230,7 @@ class LoggedValues(AroundEvaluation):
         """Restore what `state_dict` returned, on any number of ranks."""
         ranks = [{key: _Logged(*rank[key]) for key in rank} for rank in state_dict["ranks"]]
         if ranks:
-            self._behind = user_state(
+            self._behind = resumed_state(
                 ranks, lambda states, share: _join_all(states if share else [])
             )
 

@@ -83,6 +83,7 @@ class LossItems(Callback):
             if self.share.items:
                 loss = loss * (self.share.items / self.share.mean)
             else:
+                # not loss * 0, which is nan where the loss is
                 weights = [weight for weight in pl_module.parameters() if weight.requires_grad]
                 loss = torch.stack([weight.sum() for weight in weights]).sum() * 0.0
             return {**outputs, "loss": loss} if isinstance(outputs, Mapping) else loss

@@ -13,7 +13,7 @@ from torchmetrics import Metric, MetricTracker
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.data.randomness import seed_draws
 from lightning_modules.modules.module_tensors import clone_tensors, named_tensors
-from lightning_modules.process.world import gather_states, user_state
+from lightning_modules.process.world import gather_states, resumed_state
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.spec.config import is_ours
@@ -84,7 +84,7 @@ class MidEpochResume(Callback):
         self._loaded = checkpoint["callbacks"][self.state_key]
         ranks: list[_States] | None = self._loaded.get("metrics")
         if ranks:  # on another number of ranks than before, those that are the same on all
-            self._metrics = user_state(
+            self._metrics = resumed_state(
                 ranks,
                 lambda every, share: {
                     name: state
@@ -93,6 +93,7 @@ class MidEpochResume(Callback):
                 },
             )
         steps, epoch = self._loaded["steps"], checkpoint["epoch"]
+        # between epochs, a checkpoint bears the number of the one that is over
         self._plan.resumed_at = (epoch, steps) if steps else (epoch + 1, 0)
         if steps:
             set_epoch_progress(checkpoint, steps * self._plan.split(epoch).accumulation_steps)
@@ -132,8 +133,8 @@ class MidEpochResume(Callback):
         kept = clone_tensors(module)  # weights, buffers and rates stay as loaded
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
         rates = [group["lr"] for group in groups]
-        with run_class(module).mute("log"):
-            seed_draws(self._plan.seed, trainer.current_epoch)
+        with run_class(module).mute("log"):  # `LoggedValues` restores what it logged then
+            seed_draws(self._plan.seed, trainer.current_epoch)  # as `FollowPlan` did then
             for hook in hooks:
                 hook(trainer, module)
             module.on_train_epoch_start()

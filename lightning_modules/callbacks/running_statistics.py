@@ -9,7 +9,7 @@ from torch import Tensor
 from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
 from lightning_modules.modules.steps import AroundEvaluation
-from lightning_modules.process.world import gather_states, user_state
+from lightning_modules.process.world import gather_states, resumed_state
 from lightning_modules.rank_plan import RankPlan
 
 
@@ -32,6 +32,7 @@ class RunningStatistics(AroundEvaluation):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore a resumed epoch's terms; not sooner, as DDP copies rank 0's buffers to all."""
+        # none are loaded, unless the run resumes within an epoch
         for layer, state in zip(ghost_batchnorms(pl_module), self._loaded, strict=False):
             layer.load_terms(state)
         self._loaded = []
@@ -72,7 +73,7 @@ class RunningStatistics(AroundEvaluation):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on any number of ranks."""
-        self._loaded = user_state(state_dict["ranks"], _add_ranks)
+        self._loaded = resumed_state(state_dict["ranks"], _add_ranks)
 
 
 def _add_ranks(of_ranks: Sequence[list[dict[str, Any]]], share: int) -> list[dict[str, Any]]:

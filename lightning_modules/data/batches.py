@@ -188,11 +188,11 @@ class MicroBatches(TrainingPasses):
         """Positions of the examples of each micro-batch from a step on, shape (micro_batch,)."""
         plan, epoch = self._plan, self._epoch or 0
         split, steps = plan.split(epoch), plan.steps(epoch)
-        user_order: Any = getattr(self._data, "order", None)
-        if user_order is None:
+        own_order: Any = getattr(self._data, "order", None)
+        if own_order is None:
             order = epoch_order(self._seed, epoch, self._data.num_train_examples)
         else:
-            order = user_order(epoch)
+            order = own_order(epoch)
         whole = torch.from_numpy(order)[: steps * split.global_batch]
         mine = whole.view(steps, -1, split.micro_batch)[:, list(plan.micro_batches(epoch))]
         return iter(mine[first_step:].reshape(-1, split.micro_batch))

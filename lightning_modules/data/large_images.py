@@ -190,11 +190,11 @@ class _Views(Dataset[Batch]):
         draws = example_uniforms(seed, epoch, positions, RESIZED_CROP_DRAWS)
         if self._augment == "crop":
             draws[:, -1] = 1  # never mirrored
-        for view, example, user_draws in zip(views, examples, draws, strict=True):
+        for view, example, own_draws in zip(views, examples, draws, strict=True):
             encoded = images.read_bytes(example)
             image = decode_image(encoded, channels=3, name=lambda e=example: images.name(e))
             if split == "train" and self._augment != "none":
-                view.copy_(random_resized_crop(image, user_draws, size=self._size))
+                view.copy_(random_resized_crop(image, own_draws, size=self._size))
             else:
                 view.copy_(central_crop(image, resize=self._resize, size=self._size))
         return views, torch.from_numpy(images.labels[positions])

@@ -183,7 +183,7 @@ class GhostBatchNorm(RunLayer):
                 self._refuse("once; it was called again in the same pass")
             self._check_pass(position.moves - 1)
             state.counted_pass = position.moves
-        self._terms()
+        self._terms()  # makes them, as the pass adds to `state.terms`
         if state.is_copy and not state.counted:  # a copy may begin within an epoch
             state.first = position.step_start // state.span
         self._decay_terms(position.first_example // state.span)

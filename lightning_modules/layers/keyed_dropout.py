@@ -99,7 +99,7 @@ class KeyedDropout(RunLayer):
         words = (per_owner + 1) // 2  # of 64 bits, for two draws each
         bits = counter_bits(stream, first * words, owners * words, x.device)
         draws = bits.view(torch.int32).view(owners, 2 * words)[:, :per_owner]
-        return draws >= min(round(p * 2**32) - 2**31, 2**31 - 1)
+        return draws >= min(round(p * 2**32) - 2**31, 2**31 - 1)  # draws are signed
 
     def _count_call(self) -> int:
         """How often the layer has been called in the passes over this micro-batch."""

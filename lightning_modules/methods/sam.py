@@ -42,6 +42,7 @@ class SAM(Callback):
         outputs = call_training_step(trainer, pl_module, batch, batch_idx)
         outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         loss: Tensor = outputs["loss"]
+        # divided, as Lightning hands on the loss of its own pass
         self._at_w = {"loss": loss.detach() / trainer.accumulate_grad_batches}
         if "sums" in outputs:
             self._at_w["sums"] = outputs["sums"]

@@ -50,7 +50,7 @@ class WeightAverage(Callback):
         """Update the average after a step."""
         if ends_step(trainer, batch_idx):
             weights = [p.detach() for p in pl_module.parameters()]
-            self._update(self._average, weights, 0)
+            self._update(self._average, weights, 0)  # the count, of which this average makes no use
 
     @torch.no_grad()
     def swap(self, pl_module: LightningModule) -> None:

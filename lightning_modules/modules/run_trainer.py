@@ -53,7 +53,7 @@ class RunTrainer(pl.Trainer):
     def __init__(self, counts: PlainCounts, **settings: Any) -> None:
         self._counts = counts
         super().__init__(**settings)
-        load_data_within(self, partial(self._show, is_plain=False))
+        load_data_within(self, partial(self._show, is_plain=False))  # though a hook may ask
 
     @contextmanager
     def _show(self, *, is_plain: bool) -> Generator[None]:

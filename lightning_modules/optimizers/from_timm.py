@@ -65,7 +65,7 @@ def _timm_groups(parameters: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         {
             **{key: value for key, value in group.items() if key != "adapt"},
             "always_adapt": group["adapt"],
-            **({} if group["adapt"] else {"weight_decay": 0.0}),
+            **({} if group["adapt"] else {"weight_decay": 0.0}),  # else timm adapts
         }
         for group in parameters
     ]

@@ -56,7 +56,7 @@ class BSIAdam(OnParts):
         weight_decay: float,
         gradient_span: int,
     ) -> None:
-        del gradient_span
+        del gradient_span  # planning made it the micro-batch
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, {**defaults, "steps": 0})
 
@@ -106,7 +106,7 @@ class CLARS(OnParts):
         trust_coeff: float,
         gradient_span: int,
     ) -> None:
-        del gradient_span
+        del gradient_span  # planning made it the micro-batch
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         own = {"trust_coeff": trust_coeff, "adapt": True, "steps": 0}
         super().__init__(parameters, {**defaults, **own})

@@ -63,6 +63,7 @@ class RunStrategy(DDPStrategy):
         **settings: Any,
     ) -> None:
         own: dict[str, Any] = {_SYNC_BUFFERS: is_users, "find_unused_parameters": is_users}
+        # views save the memory of a second copy of the gradients
         super().__init__(gradient_as_bucket_view=True, **own | settings)
         self._trusted, self._mappings = trusted, mappings or {}
         self._exchanges = exchanges
@@ -129,7 +130,7 @@ class RunStrategy(DDPStrategy):
         """Join the ranks; without a process group if there is nothing to exchange."""
         if self._exchanges:
             super().setup_distributed()
-        else:
+        else:  # what the parent does besides making the group
             reset_seed()
             self.set_world_ranks()
 
@@ -181,7 +182,7 @@ class RunStrategy(DDPStrategy):
         norms = [torch.linalg.vector_norm(w, dtype=torch.float64) for w in reals]
         sums = [w.sum(dtype=torch.float64) for w in reals]
         own = torch.stack([torch.stack(norms), torch.stack(sums)], dim=1)
-        largest = torch.stack([own, -own])
+        largest = torch.stack([own, -own])  # one exchange for both ends: -max(-x) is min(x)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         apart = largest.sum(0).amax(1) > _ROUNDING * largest[0, :, 0]
         if differing := [
@@ -260,6 +261,7 @@ class RunStrategy(DDPStrategy):
 
     def _restore_rates(self) -> None:
         """Restore the groups' own rates, if they were multiplied."""
+        # none, if they were not multiplied or are restored already
         for group, lr in zip(self._stepped or (), self._before, strict=False):
             group["lr"] = lr
         self._before = []

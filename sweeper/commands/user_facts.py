@@ -232,7 +232,7 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     _check_trusted(config, found.get(RESUMES, {}).get("classes", ()))
     same = found.get(SAME, {})
     if _has_own_optimizer(config):
-        config["user_settings"] = same.get("settings") or None
+        config["own_settings"] = same.get("settings") or None
     if found.get(SEEDS_APPLY, {}).get("seed") not in (None, config["seed"]):
         found[SEEDS_APPLY] = {"holds": False}  # a number, not the run's seed
     bn_span, has_batchnorm = config["bn_span"], facts["has_batchnorm"]

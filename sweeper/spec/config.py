@@ -274,7 +274,7 @@ class Facts(Settings):
         data_order: `counted` for data without indices.
         val_batch: examples of a validation batch, where a user's data have no size of their own.
         in_float32: whether a user's module computes in float32, whatever the precision.
-        user_settings: the numbers of each group of the module's own optimizers; null for those that
+        own_settings: the numbers of each group of the module's own optimizers; null for those that
             its schedulers change.
         predicted: the duration, if the time of such runs is known.
         predicted_memory_gib: the same for memory [GiB].
@@ -284,7 +284,7 @@ class Facts(Settings):
     data_order: Literal["counted"] | None = None
     val_batch: Count | None = None
     in_float32: Switch | None = None
-    user_settings: list[dict[str, Any]] | None = None
+    own_settings: list[dict[str, Any]] | None = None
     predicted: Predicted | None = None
     predicted_memory_gib: Positive | None = None
 

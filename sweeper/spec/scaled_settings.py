@@ -53,10 +53,10 @@ def scaled_settings(
     """
     groups, owner = [config.optimizer.settings], f"optimizer={config.optimizer.name}"
     if config.keeps_own_optimizer:
-        groups, owner = facts.user_settings or [{}], config.module.name
+        groups, owner = facts.own_settings or [{}], config.module.name
     target = config.optimizer.target
     is_library = is_ours(target) or target.startswith("torch.optim.")
-    if is_library or facts.user_settings or mappings.keys() <= groups[0].keys():
+    if is_library or facts.own_settings or mappings.keys() <= groups[0].keys():
         groups = [{**group, **apply_mappings(mappings, group, owner)} for group in groups]
     else:  # known to the worker only
         groups = [{}]

@@ -115,7 +115,7 @@ def _split(results: Path, name: str, run_ids: Collection[str]) -> None:
         for table, rows in merged.items():
             if len(its := rows.filter(only)) or table != "metrics":
                 write_table(its, results / table / file.name_in(table))
-    for table, rows in reversed(merged.items()):
+    for table, rows in reversed(merged.items()):  # the rows first, as in `_remove`
         kept = rows.filter(pc.invert(pc.is_in(rows["run_id"], wanted)))
         if len(kept):
             write_table(kept, results / table / name)

@@ -65,7 +65,7 @@ def this_process() -> Holder:
 
 def claim(folder: Path) -> bool:
     """Make a folder and hold it; False if it already exists."""
-    folder.parent.mkdir(exist_ok=True)
+    folder.parent.mkdir(exist_ok=True)  # not `parents`: results that were moved must not seem here
     try:
         folder.mkdir()
     except FileExistsError:
@@ -82,7 +82,7 @@ def take_over(folder: Path, *, is_dead: bool = False) -> bool:
     Each claim is a numbered folder in it, which only one process can make and which is never made
     again: a holder that sleeps past its lease finds the next one when it wakes.
     """
-    last = _last_claim(folder)
+    last = _last_claim(folder)  # before `is_held`: whoever is faster takes this number
     number = 0 if last == folder else int(last.name.removeprefix(_TAKEN))
     if is_held(folder) and not is_dead:
         return False
@@ -139,7 +139,7 @@ def unlock(folder: Path) -> None:
     claimed = _last_claim(folder)
     if claimed not in _held:
         return
-    (claimed / _UNLOCKED).touch()
+    (claimed / _UNLOCKED).touch()  # without a lease, a young folder counts as held
     release(folder)
     for earlier in folder.iterdir() if claimed != folder else ():
         if earlier.is_dir() and earlier != claimed:
@@ -176,8 +176,8 @@ def process_start(pid: int) -> str | None:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state == "Z" else fields[18]
+    state, *fields = stat.rpartition(")")[2].split()  # the name before it may have brackets
+    return None if state == "Z" else fields[18]  # a zombie has ended, and waits for its parent
 
 
 _held: set[Path] = set()

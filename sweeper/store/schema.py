@@ -161,7 +161,7 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
     "value": (_REAL, "at the evaluation"),
 }
 
-#: Columns added later, which files of earlier versions lack.
+#: Columns added later, which files of earlier versions lack; one that lacks others is refused.
 LATER = frozenset(
     {"tokens_per_example", "branch", "strategy"}.union(SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS)
 )

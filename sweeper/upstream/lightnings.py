@@ -44,7 +44,8 @@ def never_validate(trainer: pl.Trainer) -> None:
 def validate_after(trainer: pl.Trainer, batch_idx: int, *, is_due: bool) -> None:
     """Say, before a 0-based micro-batch of an epoch, whether Lightning validates after it.
 
-    `Trainer.val_check_batch`: it validates after micro-batches that are multiples of this number.
+    `Trainer.val_check_batch`: it validates after micro-batches that are multiples of this number,
+    and after the last of an epoch if it is infinite: so, if not, the number is one too large.
     """
     trainer.val_check_batch = batch_idx + (1 if is_due else 2)
 

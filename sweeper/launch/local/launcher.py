@@ -164,7 +164,7 @@ class _Runs:
                 why_not = trace_memory(task.spec, self.memory)
                 fit = self.memory.fit(task.spec)
                 said += [text for text in (why_not, slow_split(fit.spec, fit.fails)) if text]
-            with defer_signals():
+            with defer_signals():  # else it could be claimed, and `stop` not know of it
                 attempt = Attempt.begin(
                     fit.spec, self.ledger, task.number, from_scratch=task.from_scratch
                 )

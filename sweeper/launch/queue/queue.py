@@ -27,7 +27,7 @@ from sweeper.store.publish import publish_json, read_as, unique_suffix
 
 #: So many runs are taken in the order in which they were queued; of more, any may be the next.
 _WINDOW = 64
-_LETTERS, _STOP = 2, "stop.json"
+_LETTERS, _STOP = 2, "stop.json"  # 256 folders, of which a worker lists few at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Queue:
         So workers do not try the same runs, and what one lists does not grow with their number.
         FileNotFoundError if the results folder is away.
         """
-        (self.results / "attempts").stat()
+        (self.results / "attempts").stat()  # else it would look like an empty queue
         folders, window = self._folders(), list[tuple[int, str]]()
         random.shuffle(folders)
         while folders or window:

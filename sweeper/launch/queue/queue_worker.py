@@ -33,7 +33,7 @@ _LOOK_EVERY_S, _TRY_AGAIN_S, _TICK_S = 1.0, 10.0, 0.2
 _AT_A_LOOK = 8
 #: So many attempts in a row may be killed before they save a step.
 _MOST_KILLED = 3
-#: The worker that ends one of so many runs merges the rows.
+#: The worker that ends one of so many runs merges the rows: one by its id, as none counts them all.
 MERGE_EVERY = 500
 
 
@@ -67,7 +67,7 @@ class Worker:
         self._unfit: set[str] = set()  # left to other workers
         self._ranks: Ranks = LocalRanks()
         self._has_refused, self._num_left = False, 0
-        self._stops = Queue(ledger)
+        self._stops = Queue(ledger)  # `sweeper stop` writes there, also for SLURM's queues
         self._stop_mark, self._asked_at = self._stops.stop_mark(), time.monotonic()
         self._is_told_to_stop = False
 
@@ -94,7 +94,7 @@ class Worker:
             lost = Path(str(error.filename))
             if self._ledger.results not in (lost, *lost.parents):
                 raise
-            self._running.clear()
+            self._running.clear()  # ended as `_train` closed; `_held_before` knows their attempts
             self._taken.clear()
             self._say(
                 f"Waiting for {self._ledger.results}, as it cannot be used: {error.strerror} "
@@ -204,7 +204,7 @@ class Worker:
         if end:
             if attempt := Attempt.begin(spec, self._ledger, number):
                 before = attempt.folder.with_name(f"{number - 1:03d}") / PROGRESS
-                if before.exists():
+                if before.exists():  # its row keeps the curve so far
                     shutil.copy(before, attempt.folder)
                 attempt.end(end, self._ledger)
             self._queue.remove(run_id)  # repeating the command queues it again
@@ -291,7 +291,7 @@ class Worker:
 
     @property
     def _grace_s(self) -> float:
-        return math.inf
+        return math.inf  # SLURM's jobs, which override it, are killed at their limit
 
     def _must_stop(self) -> bool:
         """After a signal, stop runs gracefully; True once all ended or the grace time is over."""

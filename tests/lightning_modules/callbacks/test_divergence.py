@@ -65,12 +65,12 @@ def test_without_waiting_for_the_norm_the_run_ends_within_the_next_step_or_with_
 @pytest.mark.usefixtures("late")
 def test_what_raises_on_weights_that_are_not_finite_has_diverged(diverging, line, batches):
     module = line()
-    user_step = module.training_step
+    own_step = module.training_step
 
     def training_step(batch, batch_idx):
         if not math.isfinite(module.weight):
             raise ValueError("the weight must be a number")
-        return user_step(batch, batch_idx)
+        return own_step(batch, batch_idx)
 
     module.training_step = training_step
 
@@ -105,10 +105,10 @@ def test_a_loss_that_is_not_finite_ends_the_run_at_its_step(
     if is_late:
         request.getfixturevalue("late")
     module = line()
-    user_step = module.training_step
+    own_step = module.training_step
 
     def training_step(batch, batch_idx):
-        return user_step(batch, batch_idx)["loss"] + (math.nan if batch_idx == 1 else 0.0)
+        return own_step(batch, batch_idx)["loss"] + (math.nan if batch_idx == 1 else 0.0)
 
     module.training_step = training_step
 
