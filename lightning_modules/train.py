@@ -60,6 +60,7 @@ from lightning_modules.modules.run_trainer import PlainCounts, RunTrainer
 from lightning_modules.modules.user_logger import OwnLogger
 from lightning_modules.modules.user_project import build_data, build_module
 from lightning_modules.optimizers.run_strategy import RunStrategy
+from lightning_modules.optimizers.sharded_strategy import ShardedStrategy
 from lightning_modules.process.device import peak_memory_gib
 from lightning_modules.process.output import quieten
 from lightning_modules.process.world import check_world, has_exchange
@@ -349,6 +350,7 @@ def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback
     reproducible, ranks = bool(config.reproducible), spec.split.world_size
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
     ddp = DDP_SETTINGS if isinstance(config.comm_hook, settings.PowerSGD) else {}
+    kind = ShardedStrategy if config.strategy == "fsdp" and ranks > 1 else RunStrategy
     parts = spec.split.accumulation_steps * ranks
     steps_per_epoch, steps = spec.steps_per_epoch, spec.total_steps
     counts = PlainCounts(parts=parts, steps_per_epoch=steps_per_epoch, steps=steps)
@@ -358,7 +360,7 @@ def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback
         accelerator=config.accelerator,
         devices=config.devices,
         num_nodes=config.num_nodes,
-        strategy=RunStrategy(
+        strategy=kind(
             exchanges=exchanges,
             is_users=config.has_own_code,
             trusted=config.trusted_classes or (),

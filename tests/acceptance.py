@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,13 +64,20 @@ def _compare_layouts(config: dict[str, Any]) -> dict[str, float | None]:
         "parts": {"micro_batch": span or 24},
         "ranks": {"micro_batch": 24, "devices": 2},
     }
+    pairs = {"resumed": ("parts", "parts")}
+    shards = {"micro_batch": 24, "devices": 2, "strategy": "fsdp"}
+    with suppress(ValueError):  # of what needs whole weights
+        run_spec({**config, **shards})
+        layouts["shards"] = shards
+        pairs |= {"to shards": ("ranks", "shards"), "from shards": ("shards", "parts")}
     with tempfile.TemporaryDirectory() as folder:
         trained = {
             name: _train(config, layout, Path(folder, name)) for name, layout in layouts.items()
         }
-        cut = Path(folder, "resumed")
-        _train(config, layouts["parts"], cut, stop_after=1)
-        resumed = _train(config, layouts["parts"], cut)
+        for name, (first, then) in pairs.items():
+            _train(config, layouts[first], Path(folder, name), stop_after=1)
+            trained[name] = _train(config, layouts[then], Path(folder, name))
+    resumed = trained.pop("resumed")
     whole = trained.pop("whole")
     assert whole is not None
     far = {name: _distance(whole, other) for name, other in trained.items()}
@@ -97,6 +105,7 @@ def _train(
     config: dict[str, Any], layout: dict[str, Any], folder: Path, stop_after: int | None = None
 ) -> Trained | None:
     folder.mkdir(exist_ok=True)
+    (folder / "rendezvous").unlink(missing_ok=True)
     ranks = layout.get("devices", 1)
     changed = {**config, **layout}
     return measured_facts._in_forks(

@@ -7,6 +7,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
 from lightning_modules.modules.steps import AroundEvaluation
+from lightning_modules.process.shards import whole
 from lightning_modules.run_class import call_once_layers_exist
 
 
@@ -38,12 +39,13 @@ class DistanceFromStart(AroundEvaluation):
     @torch.no_grad()
     def on_evaluated(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure the distance, summed in float64."""
+        squares = list[float]()
+        for name, parameter in pl_module.named_parameters():
+            now = whole(parameter)  # of all ranks
+            if (start := self._start.get(name)) is not None:  # a module may have gained some
+                apart = now.to("cpu", _widest(start)) - start
+                squares.append(apart.abs().square().sum().item())
         if trainer.is_global_zero:
-            now = dict(pl_module.named_parameters())  # a module may have gained some
-            squares = [
-                (now[name].to("cpu", _widest(start)) - start).abs().square().sum().item()
-                for name, start in self._start.items()
-            ]
             self.columns = {"distance_from_start": math.sqrt(math.fsum(squares))}
 
 

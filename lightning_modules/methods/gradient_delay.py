@@ -8,6 +8,8 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lightning_modules.process.shards import shard_like, to_save
+
 
 class GradientDelay(Callback):
     """Replaces a step's gradient by that of `delay` steps before.
@@ -25,8 +27,16 @@ class GradientDelay(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Move to the device what a checkpoint held."""
-        for steps in self._held.values():
-            steps[:] = [[g if g is None else g.to(pl_module.device) for g in s] for s in steps]
+        for number, steps in self._held.items():
+            groups = trainer.optimizers[number].param_groups
+            weights = [p for group in groups for p in group["params"]]
+            steps[:] = [
+                [
+                    g if g is None else shard_like(p, g.to(p.device))
+                    for p, g in zip(weights, step, strict=True)
+                ]
+                for step in steps
+            ]
 
     @torch.no_grad()
     def on_before_optimizer_step(
@@ -45,7 +55,7 @@ class GradientDelay(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The gradients that are held, in plain containers."""
-        return {"held": self._held}
+        return {"held": to_save(self._held)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from lightning_modules.modules.steps import ends_step
+from lightning_modules.process.shards import shard_like, to_save
 from lightning_modules.run_class import call_once_layers_exist
 
 
@@ -40,7 +41,7 @@ class WeightAverage(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Move the average to the module's device, in each weight's own memory format."""
         pairs = zip(pl_module.parameters(), self._average, strict=True)
-        self._average = [torch.empty_like(p).copy_(average) for p, average in pairs]
+        self._average = [torch.empty_like(p).copy_(shard_like(p, average)) for p, average in pairs]
 
     @torch.no_grad()
     def on_train_batch_end(
@@ -64,14 +65,14 @@ class WeightAverage(Callback):
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Add the weights that are evaluated, under their names."""
-        averages = dict(zip(pl_module.parameters(), self._average, strict=True))
+        averages = dict(zip(pl_module.parameters(), to_save(self._average), strict=True))
         named = pl_module.named_parameters(remove_duplicate=False)
         averaged = {name: averages[parameter] for name, parameter in named}
         checkpoint["evaluated_weights"] = {**checkpoint["state_dict"], **averaged}
 
     def state_dict(self) -> dict[str, Any]:
         """The average, in the order of the parameters."""
-        return {"average": self._average}
+        return {"average": to_save(self._average)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""

@@ -9,6 +9,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 
 from lightning_modules.optimizers.run_strategy import RunStrategy
+from lightning_modules.process.shards import whole
 from sweeper.upstream.lightnings import is_validated
 
 
@@ -96,4 +97,4 @@ def current_lrs(trainer: Trainer) -> list[float]:
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The norm of the whole gradient of these parameters, on their device."""
-    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    return whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))

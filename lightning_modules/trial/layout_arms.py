@@ -23,6 +23,7 @@ from lightning_modules.data.randomness import generator_states, keep_generators,
 from lightning_modules.layers.keyed_dropout import KeyedDropout
 from lightning_modules.modules.run_trainer import RunTrainer
 from lightning_modules.modules.steps import ends_step, list_loaders
+from lightning_modules.process.shards import whole
 from lightning_modules.process.user_errors import describe_error, is_refusal
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
@@ -451,7 +452,7 @@ class _Flops(TorchDispatchMode):
 
 
 def _summary(tensor: Tensor) -> Summary:
-    dense = tensor.detach().to_dense()
+    dense = whole(tensor.detach()).to_dense()
     real = (torch.view_as_real(dense) if dense.is_complex() else dense).double()
     return float(real.sum()), float(real.norm()), real.numel()
 

@@ -359,6 +359,7 @@ class Incidental(Settings):
     logger: Annotated[Logger, BeforeValidator(_named_logger)]
     devices: InStep
     num_nodes: InStep
+    strategy: Literal["ddp", "fsdp"] = "ddp"
     accelerator: Literal["auto", "cpu", "gpu"]
     threads: Threads
     micro_batch: InStep | Literal["auto"]
@@ -407,8 +408,8 @@ class Incidental(Settings):
 
 #: Of these the keys that a grid may have several values of: they say on what layout a run trains.
 LAYOUT_KEYS = {
-    "devices", "num_nodes", "accelerator", "threads", "micro_batch", "micro_batch_limit",
-    "memory_limit_gib", "reproducible",
+    "devices", "num_nodes", "strategy", "accelerator", "threads", "micro_batch",
+    "micro_batch_limit", "memory_limit_gib", "reproducible",
 }  # fmt: skip
 
 

@@ -69,6 +69,8 @@ def find_methods(config: RunConfig) -> dict[str, str]:
         "post-local SGD": ("comm_hook=post_local_sgd", hook == "post_local_sgd"),
         "a communication hook": (f"comm_hook={hook}", hook != "all_reduce"),
         "micro_batch=auto": ("micro_batch=auto", config.micro_batch == "auto"),
+        "SOAP": (f"optimizer={optimizer.name}", optimizer.target.endswith(".SOAP")),
+        "strategy=fsdp": ("strategy=fsdp", config.strategy == "fsdp"),
         "reproducible=true": ("reproducible=true", config.reproducible),
     }
     return {name: str(words) for name, (words, is_asked) in asked.items() if is_asked}
@@ -144,6 +146,13 @@ EXCLUSIONS = (
         "a compressed or local communication hook, the loss scale of 16-mixed, methods that "
         "compare micro-batches",
         "Use others, or reproducible=null.",
+    ),
+    Exclusion(
+        "strategy=fsdp",
+        "reproducible=true, a communication hook, an optimizer of parts, an averaging optimizer, "
+        "SOAP, SAM, ConAdv, measured noise",
+        "strategy=fsdp cannot be combined with what needs whole weights or gradients on each rank",
+        "Use strategy=ddp, or remove the other.",
     ),
     Exclusion(
         "gradient_clip",

@@ -32,8 +32,7 @@ OWNED_BY_RUN = {
     "plugins": "precision",
     "precision": "precision",
     "reload_dataloaders_every_n_epochs": "nothing: the run sets the order of each epoch",
-    "strategy": "devices and num_nodes: runs train with DDP; FSDP and DeepSpeed shard what is "
-    "counted and compared here",
+    "strategy": "strategy: ddp, or fsdp for FSDP2",
     "sync_batchnorm": "bn_span",
     "use_distributed_sampler": "nothing: the run sets the order of each epoch",
     "val_check_interval": "evaluate_every",

@@ -41,6 +41,7 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "global_batch": split.global_batch,
         "micro_batch": split.micro_batch,
         "world_size": split.world_size,
+        "strategy": config.strategy,
         "accumulation_steps": split.accumulation_steps,
         "steps_per_epoch": spec.steps_per_epoch,
         "warmup_epochs": float(spec.schedule.warmup_epochs),

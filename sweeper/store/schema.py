@@ -34,6 +34,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "global_batch": (_COUNT, "examples per optimizer step, over all ranks, as requested"),
     "micro_batch": (_COUNT, "examples per rank per forward/backward"),
     "world_size": (_COUNT, "data-parallel ranks"),
+    "strategy": (_TEXT, "ddp; fsdp: weights, gradients and optimizer state in shards"),
     "accumulation_steps": (_COUNT, "micro-batches per rank per optimizer step"),
     "steps_per_epoch": (_COUNT, "whole global batches in an epoch"),
     "realised_batch_min": (_COUNT, "smallest number of examples in an optimizer step, measured"),
@@ -162,7 +163,7 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
 
 #: Columns added later, which files of earlier versions lack; one that lacks others is refused.
 LATER = frozenset(
-    {"tokens_per_example", "branch"}.union(SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS)
+    {"tokens_per_example", "branch", "strategy"}.union(SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS)
 )
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.

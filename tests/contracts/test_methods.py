@@ -1,7 +1,8 @@
 """The contract of every method, optimizer, rule and schedule: one row each, on every layout.
 
-A row is trained in one micro-batch, in several and on two ranks, and stopped after an epoch and
-resumed. All are the same run. An option in conf/ without a row fails.
+A row is trained in one micro-batch, in several, on two ranks and in two shards, and stopped after
+an epoch and resumed, also from ranks to shards and back. All are the same run. An option in conf/
+without a row fails.
 """
 
 from pathlib import Path
@@ -93,6 +94,27 @@ COARSE = {
 }
 
 
+#: What has no shards: it needs whole weights or gradients on each rank, or is refused on two ranks.
+UNSHARDED = {
+    "comm_hook=bf16",
+    "comm_hook=fp16",
+    "comm_hook=hierarchical",
+    "comm_hook=post_local_sgd",
+    "comm_hook=powersgd",
+    "lr_rule=adascale",
+    "noise_span=24",
+    "optimizer=bsi_adam",
+    "optimizer=clars",
+    "optimizer=schedule_free",
+    "optimizer=soap",
+    "optimizer=vr_lamb",
+    "optimizer=vr_lars",
+    "optimizer=vr_sgd",
+    "perturbation=conadv",
+    "perturbation=sam",
+}
+
+
 def test_every_option_in_conf_has_a_row():
     options = {f"{group}={p.stem}" for group in GROUPS for p in (CONF / group).glob("*.yaml")}
     assert options - {"optimizer=module"} <= {*ROWS}  # the user's, in habits.py
@@ -116,3 +138,4 @@ def test_every_method_is_the_same_on_every_layout_and_after_a_resume(grid):
         if by is None or by > most
     }
     assert wrong == {}
+    assert {name for name, layouts in far.items() if "shards" not in layouts} == UNSHARDED

@@ -322,7 +322,7 @@ def test_items_that_cannot_be_counted_are_found_out_too(find_facts):
         (["optimizer=sgd"], "base_lr must be given with an optimizer that replaces"),
         (["metric_mode=null"], "metric_mode must be max or min"),
         (["label_smoothing=0.1"], "label_smoothing can be set with module=classifier only"),
-        (["+trainer.strategy=fsdp"], "trainer.strategy must be left to the run.*FSDP"),
+        (["+trainer.strategy=fsdp"], "trainer.strategy must be left to the run.*fsdp"),
         (["+trainer.max_epochs=3"], "trainer.max_epochs must be left to the run.*Set epochs"),
         (
             ["+trainer.callbacks=[{_target_: a.GradientAccumulationScheduler}]"],
