@@ -199,13 +199,22 @@ def _check_milestones(config: Config, typed: Collection[str]) -> None:
         raise ValueError(msg)
 
 
-def choices_of_grid(loader: ConfigLoader, overrides: Sequence[str]) -> Sequence[str]:
-    """The choices that all points of a grid need for classes of the user's, if they share these."""
-    given = [_Single(override, loader) for override in parse(overrides, loader)]
+def spell_for_hydra(
+    loader: ConfigLoader, words: Sequence[str], typed: Sequence[str]
+) -> Sequence[str]:
+    """The typed words of a checked command as Hydra takes them; `words` has a preset's, too.
+
+    Before them come the choices that all points need for classes of the user's, if they share
+    these. Arguments of classes that the config does not list get a ++.
+    """
+    given = [_Single(override, loader) for override in parse(words, loader)]
     naming = [single for single in given if single.may_name_class]
-    if any(single.override.is_sweep_override() for single in naming):
-        return ()
-    return _own_choices(loader, tuple(single.text for single in naming))
+    are_same = not any(single.override.is_sweep_override() for single in naming)
+    choices = _own_choices(loader, tuple(s.text for s in naming)) if are_same else ()
+    single = [s for s in given if not s.override.is_sweep_override()]
+    template = _template(loader, (*choices, *(s.text for s in single if not s.is_value)))
+    lacking = {s.text for s in single if template.lacks(s)}
+    return [*choices, *("++" * (word in lacking) + word for word in typed)]
 
 
 #: The most points of a command; checking a thousand takes a second.
@@ -388,13 +397,17 @@ class _Template:
         self._names = _names_in(str(self._plain))
         self._lacks = any(missing_keys(self._plain))
         self._resolved = dict[tuple[str, ...], Config]()
-        self._known: set[str] = set()
+        self._known = set[tuple[str, ...]]()
 
     def with_values(self, values: Sequence[_Single]) -> Config:
+        targets = {
+            v.override.key_or_group: str(v.value) for v in values if v.path[-1] == "_target_"
+        }
         for value in values:
-            if (key := value.override.key_or_group) not in self._known:
-                check_key(value.override, self._plain)
-                self._known.add(key)
+            known = (value.override.key_or_group, *targets.values())
+            if known not in self._known:
+                check_key(value.override, self._plain, targets)
+                self._known.add(known)
         meant = self._meant(values)
         config = {**self._with_meant(meant)}  # points share groups, so none is changed in place
         for value in (value for value in values if value not in meant):
@@ -406,6 +419,15 @@ class _Template:
         if self._lacks or any(value.may_lack for value in values):
             check_complete(config)
         return config
+
+    def lacks(self, single: _Single) -> bool:
+        """Whether an override sets an argument of a class that the config does not list."""
+        node = self._plain
+        for name in single.path:
+            if not isinstance(node, dict) or name not in node:
+                return single.is_value
+            node = node[name]
+        return False
 
     def _meant(self, values: Sequence[_Single]) -> Sequence[_Single]:
         """The values that interpolate or replace what does, or that may be referred to.
@@ -421,13 +443,13 @@ class _Template:
             if is_any
             or value.interpolates
             or not {*names, "resolvers"}.isdisjoint(value.path)
-            or "${" in str(reduce(getitem, value.path, self._plain))
+            or (not self.lacks(value) and "${" in str(reduce(getitem, value.path, self._plain)))
         ]
         return values if meant and self._lacks else meant
 
     def _with_meant(self, values: Sequence[_Single]) -> Config:
         """The config that Hydra composes with these values, cached for all points with them."""
-        texts = tuple(value.text for value in values)
+        texts = tuple("++" * self.lacks(value) + value.text for value in values)
         if not texts and not self._names:
             return self._plain
         if texts not in self._resolved:

@@ -22,11 +22,11 @@ from sweeper import CONFIG_FOLDER
 from sweeper.commands.overrides import (
     CONFIG_NAME,
     add_own_classes,
-    choices_of_grid,
     expand,
     merge_preset,
     parse,
     preset_overrides,
+    spell_for_hydra,
 )
 from sweeper.commands.refusals import (
     NOT_COMPOSED,
@@ -118,7 +118,7 @@ def _run_hydra() -> None:
         check_primary(dashed)
         check_dashes(dashed)
         if {word.partition("=")[0] for word in dashed} <= {*_OF_RUNS}:
-            sys.argv[1:] = [*flags, *_check_words(overrides, config_dir), *overrides]
+            sys.argv[1:] = [*flags, *_check_words(overrides, config_dir)]
         put_first(config_dir)
         _run_point()
     except (*NOT_COMPOSED, OSError) as error:
@@ -133,11 +133,12 @@ def _check_words(overrides: Sequence[str], config_dir: str | None) -> Sequence[s
     """Refuse what a plan refuses, in the same sentences, before Hydra composes for itself.
 
     Returns:
-        The choices that Hydra needs for classes of the user's.
+        The words as Hydra takes them, with the choices that it needs for classes of the user's.
 
     Raises:
         ValueError: for words that cannot be composed; what is searched is left to the tuner.
     """
+    typed = overrides
     if any(
         word.startswith("hydra/sweeper=") and word != "hydra/sweeper=grid" for word in overrides
     ):
@@ -150,7 +151,7 @@ def _check_words(overrides: Sequence[str], config_dir: str | None) -> Sequence[s
     with open_configs(config_dir) as loader:
         words = merge_preset(preset_overrides(loader, overrides), overrides)
         next(expand(loader, words), None)
-        return choices_of_grid(loader, words)
+        return spell_for_hydra(loader, words, typed)
 
 
 def _refuse(error: Exception) -> int:

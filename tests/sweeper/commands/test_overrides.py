@@ -13,6 +13,7 @@ from sweeper.commands.overrides import (
     parse,
     plain_config,
     preset_overrides,
+    spell_for_hydra,
     split_values,
 )
 from sweeper.commands.show_plan import configs_of
@@ -60,6 +61,18 @@ def test_a_point_is_what_hydra_itself_would_compose(grid, words):
         hydras = plain_config(compose(CONFIG_NAME, words))
 
     assert grid(*words) == [hydras]
+
+
+@pytest.mark.parametrize("target", ["users.Module", "users.Summed"])
+def test_an_argument_of_a_class_or_its_base_needs_no_plus(grid, loader, target):
+    chosen = ["module=own", "data=own", "data._target_=users.DataModule"]
+    chosen.append(f"module._target_={target}")
+    words = ["module.lr=1,2", "data.root=a", "module.width='${batch}'"]
+
+    assert grid(*chosen, *words) == grid(*chosen, *(f"+{word}" for word in words))
+    assert [*spell_for_hydra(loader, [*chosen, *words], words)] == [
+        "module.lr=1,2", "++data.root=a", "++module.width='${batch}'",
+    ]  # fmt: skip
 
 
 @pytest.fixture
