@@ -19,6 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sweeper import CONFIG_FOLDER
+from sweeper.commands.grid_words import split_grid_words
 from sweeper.commands.overrides import (
     CONFIG_NAME,
     add_own_classes,
@@ -76,6 +77,7 @@ def run_command_line() -> None:
     flags, overrides = _split_flags(sys.argv[1:])
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in flags}:  # without the grid
         flags = [flag for flag in flags if flag not in {"-m", "--multirun"}]
+        _, overrides = split_grid_words(overrides)
     if folder := next(filter(os.path.isdir, _config_folders(flags)), None):
         overrides = use_folder(folder, overrides)
     sys.argv[1:] = [*flags, *add_own_classes(overrides)]
@@ -117,6 +119,10 @@ def _run_hydra() -> None:
         dashed = [word for word in flags if word.startswith("-")]
         check_primary(dashed)
         check_dashes(dashed)
+        ours, _ = split_grid_words(overrides)
+        if ours and {"-m", "--multirun"}.isdisjoint(dashed):
+            msg = f"{' '.join(ours)} must be given to a grid; got a single run. Write sweeper run."
+            raise ValueError(msg)
         if {word.partition("=")[0] for word in dashed} <= {*_OF_RUNS}:
             sys.argv[1:] = [*flags, *_check_words(overrides, config_dir)]
         put_first(config_dir)
@@ -142,6 +148,7 @@ def _check_words(overrides: Sequence[str], config_dir: str | None) -> Sequence[s
     if any(
         word.startswith("hydra/sweeper=") and word != "hydra/sweeper=grid" for word in overrides
     ):
+        _, overrides = split_grid_words(overrides)
         kinds = zip(parse(overrides), overrides, strict=True)
         overrides = [
             word
@@ -368,7 +375,8 @@ def complete_line(line: str, commands: Sequence[str]) -> None:
         return  # the shell then completes file names
     if last.startswith("-"):
         return
-    overrides = [word for word in words[:-1] if "=" in word or word.startswith("~")]
+    _, plain = split_grid_words(words[:-1])
+    overrides = [word for word in plain if "=" in word or word.startswith("~")]
     # Hydra knows neither our subcommands nor their flags; without -m it refuses lists of values.
     os.environ["COMP_LINE"] = " ".join(["sweeper", "-m", *overrides, last])
     with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
