@@ -41,6 +41,7 @@ from sweeper.commands.show_plan import open_configs
 from sweeper.commands.user_conf import task_words, use_folder
 from sweeper.commands.user_facts import add_facts
 from sweeper.console.live import LiveTable, live_table
+from sweeper.console.planned_runs import describe_rule
 from sweeper.console.printing import describe_os_error, note
 from sweeper.launch.fork_server import TRAINER_PREFIX
 from sweeper.launch.local.slots import find_device
@@ -341,9 +342,11 @@ def warn_of_other_rates(ledger: Ledger, run_ids: Sequence[str]) -> Iterator[str]
 
 
 def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable, code: str | None) -> None:
-    """Say what the sweep warns of, skips, retries and trains."""
-    if changes := describe_changes(planned.changes, code):
-        table.say(changes)
+    """Say by which rule the sweep trains, and what it warns of, skips, retries and trains."""
+    for line in filter(
+        None, (describe_rule(planned.specs), describe_changes(planned.changes, code))
+    ):
+        table.say(line)
     for warning in planned.distinct_warnings:
         table.say(f"Warning: {warning}")
     if ignored := sorted(name for name in os.environ if name.startswith(TRAINER_PREFIX)):
