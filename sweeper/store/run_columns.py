@@ -108,6 +108,17 @@ def metric_columns(curve: Sequence[Mapping[str, Any]], config: RunConfig) -> dic
     }
 
 
+def metric_text(name: str, value: float | None) -> str:
+    """A metric as tables and lines show it; empty if it was not measured.
+
+    An accuracy that is not a number is that of a task without one.
+    """
+    if value is None or (isnan(value) and name.endswith("accuracy")):
+        return ""
+    has_usual_size = value == 0 or 0.01 <= abs(value) < 1e6
+    return f"{value:.4f}" if has_usual_size else f"{value:.5g}"
+
+
 def _series(curve: Sequence[Mapping[str, Any]], name: str) -> list[float]:
     found = (epoch_value(row, name) for row in curve)
     return [value for value in found if value is not None]

@@ -27,7 +27,8 @@ def queued(short, ledger):
         ledger.prepare()
         queue = Queue(ledger)
         for seed in range(first, first + count):
-            config = short(seed=seed, micro_batch=7680)
+            compared = {"metric": "val_loss", "metric_mode": "min"}
+            config = short(seed=seed, micro_batch=7680, **compared)
             spec = run_spec(config)
             ticket = {"config": config, "number": 1, "from_scratch": False, "submission": "0123"}
             queue.add(Ticket(run_id=spec.run_id, **ticket))
