@@ -174,7 +174,8 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
         classes = tuple(choice.text for choice in point if choice.may_name_class)
         template = _template(loader, (*_own_choices(loader, classes), *chosen))
         config = template.with_values([value for value in point if value.is_value])
-        if left_out is not None or config.get("trainer"):
+        is_list = isinstance(config.get("tags"), list)
+        if left_out is not None or config.get("trainer") or is_list:
             config = leave_out(config, left_out, [single.text for single in point])
         typed = {single.override.key_or_group for single in point}
         _check_milestones(config, typed)
