@@ -13,8 +13,6 @@ from sweeper.spec import config
 from sweeper.spec.import_path import call
 from sweeper.spec.run_spec import RunSpec
 
-_LONGEST_GROUP, _LONGEST_TAG = 128, 64  # that W&B takes [characters]
-
 
 class Mirror:
     """The Lightning logger that the config's group `logger` names, or none; of the first rank."""
@@ -27,7 +25,7 @@ class Mirror:
         filled = {"folder": str(folder), "run_id": spec.run_id, "point": spec.point, "tags": ""}
         filled["results"] = str(folder.parents[2])
         sweep = "/".join(folder.resolve().parents[2].parts[-2:])  # of the project, in most cases
-        filled["sweep"] = os.environ.get("WANDB_RUN_GROUP") or sweep[-_LONGEST_GROUP:]
+        filled["sweep"] = os.environ.get("WANDB_RUN_GROUP") or sweep
         self._try(lambda: self._open(logger, filled, spec.config))
 
     def log_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -59,7 +57,7 @@ class Mirror:
         self, logger: config.Logger, filled: Mapping[str, str], of_run: config.RunConfig
     ) -> None:
         assert logger.target is not None
-        tags = [tag.strip()[:_LONGEST_TAG] for tag in (of_run.tags or "").split(",") if tag.strip()]
+        tags = [tag.strip() for tag in (of_run.tags or "").split(",") if tag.strip()]
         settings = {
             key: value.replace(config.OUTPUT_FOLDER, "{folder}").format(**filled)
             if isinstance(value, str)

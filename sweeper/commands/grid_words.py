@@ -45,7 +45,7 @@ class Where:
 
     def __init__(self, word: str) -> None:
         self.word, text = word, word.removeprefix(WHERE).strip()
-        is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+        is_quoted = text[:1] in ("'", '"') and text.find(text[0], 1) == len(text) - 1
         try:
             self._tree = ast.parse(text[1:-1] if is_quoted else text, mode="eval").body
         except (SyntaxError, ValueError, MemoryError, RecursionError) as error:

@@ -298,9 +298,10 @@ def check_key(override: Override, config: Any, targets: Mapping[str, str]) -> No
         target = targets.get(f"{inside}._target_") or (str(node.get("_target_")) if known else "")
         names, is_open = list[str](), True
         is_setting = inside.partition(".")[0] in _USER_GROUPS and key == f"{inside}.{word}"
+        is_setting &= not word.startswith("_")  # which are Hydra's own
         if is_setting and not (inside == "module" and is_ours(target)):  # which the run calls
             names, is_open = find_arguments(target)
-        if word in names:
+        if word in names or key == "data.num_train_examples":  # whatever the class, it is ours
             return
         known = sorted({*known, *names})
         is_renamed = key.rpartition(".")[2] in _OUR_NAMES

@@ -38,7 +38,7 @@ def spell_folder(command: str, words: Sequence[str]) -> list[str]:
     return [*rest, *folders]
 
 
-def check_folder(folder: str) -> None:
+def check_folder(folder: str | Path) -> None:
     """ValueError for a results folder that does not exist."""
     if not Path(folder).is_dir():
         msg = (

@@ -35,6 +35,7 @@ def test_a_grid_is_the_product_of_its_axes_in_order(grid):
     [
         ("batch*warmup<=1000", [(64, 0), (64, 5), (256, 0)]),
         ("'batch == 64 and not warmup'", [(64, 0)]),
+        ("'linear' == lr_rule and warmup == 5 and 'a' != 'b'", [(64, 5), (256, 5)]),
         ('warmup in (5, 7) or lr_rule != "linear"', [(64, 5), (256, 5)]),
         ("batch > 2**6 and data.validation_fold - -1 == 1 and tags == null", [(256, 0), (256, 5)]),
         ("0 < batch // 100 <= 2 and warmup % 2", [(256, 5)]),
