@@ -28,13 +28,13 @@ def describe_rule(specs: Sequence[RunSpec]) -> str:
     given = [(getattr(s.config, key), noun) for s in specs for key, noun in units.items()]
     length = ", ".join(dict.fromkeys(several(num, noun) for num, noun in given if num is not None))
     rules = " and ".join(dict.fromkeys(spec.config.lr_rule.name for spec in specs))
-    rates, s, it = f"{config.model_name}'s own learning rates", "", "them"
-    if not config.keeps_own_optimizer:
-        rates, s, it = "base_lr", "s", "it"
-    rule = f"so {rates} hold{s} at every batch (lr_rule=linear or sqrt scales {it})"
+    is_kept = config.keeps_own_optimizer
+    rates = f"{config.model_name}'s own learning rates" if is_kept else "the rates of base_lr"
+    rule = f"so {rates} hold at every batch (lr_rule=linear or sqrt scales them)"
     if rules != "none":
-        start = f"from base_batch={config.base_batch}"
-        rule = f"by which {rates} scale{s} {start} (lr_rule=none keeps {it})"
+        rule = (
+            f"by which {rates} scale from base_batch={config.base_batch} (lr_rule=none keeps them)"
+        )
     return f"Rule: {rules}, {rule}. Length: {length}."
 
 

@@ -218,7 +218,7 @@ def test_what_was_found_to_hold_is_in_the_row_and_the_plan_and_nothing_else(fill
         (["lr_rule=none"], "none, so Module's own learning rates hold at every batch"),
         (
             ["optimizer=sgd", "base_lr=1", "lr_rule=linear"],
-            "linear, by which base_lr scales from base_batch=32",
+            "linear, by which the rates of base_lr scale from base_batch=32",
         ),
     ],
 )
