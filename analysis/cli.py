@@ -131,10 +131,10 @@ def _name_command(arguments: Sequence[str], commands: Sequence[str]) -> Sequence
         return arguments
     if not first.startswith("-") and not Path(first).is_dir():
         msg = (
-            f"the first word must be a command or a results folder; got {first}. Commands are "
-            f"{', '.join(commands)}. {did_you_mean(first, commands)}"
+            f"the first word must be a results folder or a command; got {first}, which is neither. "
+            f"{did_you_mean(first, commands) or 'See sweeper analysis --help.'}"
         )
-        raise ValueError(msg.rstrip())
+        raise ValueError(msg)
     return ["batch", *arguments]
 
 

@@ -154,7 +154,8 @@ class RunSweeper(Sweeper):
         from sweeper.commands.overrides import merge_preset, to_plain_values
 
         options = to_plain_values(self._settings)
-        sys.exit(self._run(merge_preset(self._params, arguments), options, self._launch()))
+        words = [*arguments, *options.pop("words", ())]  # `together=` and `where=` are no keys
+        sys.exit(self._run(merge_preset(self._params, words), options, self._launch()))
 
     @abstractmethod
     def _run(self, overrides: list[str], options: Mapping[str, Any], launch: Any) -> int:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel
 
+from sweeper.console.results_folder import check_folder
 from sweeper.spec.sentences import printable
 from sweeper.store.publish import parse_as
 from sweeper.store.schema import LATER, TABLES, arrow_schema, check_version
@@ -290,12 +291,8 @@ def _read_folders(results: Folders, kind: str, wanted: list[str]) -> tuple[pa.Ta
     unread: list[Unread] = []
     named = [results] if isinstance(results, str | Path) else results
     paths = [Path(folder) for folder in named]
-    if missing := next((path for path in paths if not path.is_dir()), None):
-        msg = (
-            f"results must be a folder that python -m sweeper wrote; got {missing}, which does "
-            "not exist. Run a sweep first, or name another folder."
-        )
-        raise ValueError(msg)
+    for folder in paths:
+        check_folder(folder)
     for folder in paths:
         table, left_out = read_folder(folder / kind, wanted)
         place = pa.array([str(folder)] * table.num_rows, pa.string())

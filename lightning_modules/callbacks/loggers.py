@@ -1,5 +1,6 @@
 """Mirrors the curves to a user's logger; a logger that fails never fails a run."""
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,8 +22,10 @@ class Mirror:
         logger = spec.config.logger
         if logger.target is None or rank > 0:
             return
-        filled = {"folder": str(folder), "run_id": spec.run_id, "point": spec.point}
+        filled = {"folder": str(folder), "run_id": spec.run_id, "point": spec.point, "tags": ""}
         filled["results"] = str(folder.parents[2])
+        sweep = "/".join(folder.resolve().parents[2].parts[-2:])  # of the project, in most cases
+        filled["sweep"] = os.environ.get("WANDB_RUN_GROUP") or sweep
         self._try(lambda: self._open(logger, filled, spec.config))
 
     def log_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -54,12 +57,15 @@ class Mirror:
         self, logger: config.Logger, filled: Mapping[str, str], of_run: config.RunConfig
     ) -> None:
         assert logger.target is not None
+        tags = [tag.strip() for tag in (of_run.tags or "").split(",") if tag.strip()]
         settings = {
             key: value.replace(config.OUTPUT_FOLDER, "{folder}").format(**filled)
             if isinstance(value, str)
             else value
             for key, value in logger.settings.items()
         }
+        if logger.settings.get("tags") == "{tags}":
+            settings["tags"] = tags or None
         self._logger = call(logger.target, settings=settings)
         assert isinstance(self._logger, Logger)
         self._logger.log_hyperparams(of_run.resolved)

@@ -73,7 +73,8 @@ def _type_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[str]:
     typed = [*words]
     for key, given in settings.items():
         value = given.tolist() if hasattr(given, "tolist") else given  # of NumPy and pandas
-        values = value if isinstance(value, list | tuple | range) else [value]
+        is_grid = isinstance(value, list | tuple | range) and key != "together"
+        values = value if is_grid else [value]
         if not values:
             msg = f"{key} must have a value; got an empty list. Give one, or [[]] for a list."
             raise ValueError(msg)

@@ -14,11 +14,12 @@ from functools import cache, reduce
 from operator import getitem
 from typing import Any
 
-from hydra.core.override_parser.types import Override, OverrideType, QuotedString, RangeSweep
+from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString, RangeSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from sweeper.commands.grid_words import TOGETHER, WHERE, Where, split_grid_words
 from sweeper.commands.refusals import (
     ADDED_GROUPS,
     NOT_COMPOSED,
@@ -154,25 +155,68 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     The overrides are in Hydra's grammar, where `a,b`, `choice()`, `range()` and `glob()` sweep.
     ValueError if an override cannot be parsed or its key does not exist.
     """
+    words, plain = split_grid_words(overrides)
     axes = [
         [_Single(single, loader) for single in split_values(override, loader)]
-        for override in parse(overrides, loader)
+        for override in parse(plain, loader)
     ]
-    _check_size(axes)
     groups = [[c.text for c in axis] for axis in axes if axis and axis[0].may_name_class]
-    given = {axis[0].override.key_or_group for axis in axes if axis}
+    given = {axis[0].override.key_or_group: axis[0].text for axis in axes if axis}
     _check_preset_grids(loader, groups, given)
-    left_out = left_out_groups(loader)
-    for point in itertools.product(*axes):
+    entries = read_together(words, given)
+    together = [[_Single(override, loader) for override in entry] for entry in entries]
+    _check_size([*axes, *([entry[0] for entry in together] for _ in together[:1])])
+    stays = [Where(word) for word in words if word.startswith(WHERE)]
+    left_out, num_points, num_out = left_out_groups(loader), 0, 0
+    for entry, singles in itertools.product(together or [[]], itertools.product(*axes)):
+        point = [*entry, *singles]
         chosen = tuple(choice.text for choice in point if not choice.is_value)
         classes = tuple(choice.text for choice in point if choice.may_name_class)
         template = _template(loader, (*_own_choices(loader, classes), *chosen))
         config = template.with_values([value for value in point if value.is_value])
-        if left_out is not None or config.get("trainer"):
+        is_list = isinstance(config.get("tags"), list)
+        if left_out is not None or config.get("trainer") or is_list:
             config = leave_out(config, left_out, [single.text for single in point])
         typed = {single.override.key_or_group for single in point}
         _check_milestones(config, typed)
-        yield _drop_other_lengths(config, typed)
+        options = {o.key_or_group: o.value() for o in (s.override for s in point if not s.is_value)}
+        num_points += 1
+        if all(stay(options, config) for stay in stays):
+            yield _drop_other_lengths(config, typed)
+        else:
+            num_out += 1
+    if num_out == num_points:
+        msg = f"where must leave a point of the grid; got {stays[0].word}. Correct it."
+        raise ValueError(msg)
+    if num_out:
+        note(f"Left out by where: {num_out:,} of {num_points:,} points.")
+
+
+def read_together(words: Sequence[str], given: Mapping[str, str]) -> list[list[Override]]:
+    """The overrides of each entry of `together=[{KEY:VALUE,...},...]`; none without such a word.
+
+    ValueError if it is no such list, if its entries differ in their keys, or if one is in `given`.
+    """
+    texts = [word for word in words if word.startswith(TOGETHER)]
+    values = [_unquoted(override.value()) for override in parse(texts)]
+    entries = values[0] if values and isinstance(values[0], list) else []
+    first = entries[0] if entries and isinstance(entries[0], dict) else {}
+    are_alike = all(isinstance(e, dict) and e.keys() == first.keys() for e in entries)
+    rule = ""
+    if texts and not (first and are_alike and len(texts) == 1):
+        rule = "be one list of entries with the same keys, as [{batch:64,base_lr:.1},...]"
+    elif both := [key for key in given if key in first]:
+        rule = f"have keys that are set nowhere else, as {given[both[0]]} does"
+    if rule:
+        msg = f"together must {rule}; got {' '.join(texts)}. Correct it."
+        raise ValueError(msg)
+    found = [
+        parse([f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in entry.items()])
+        for entry in entries
+    ]
+    for override in itertools.chain(*found[1:]):
+        _check_may_vary(override)
+    return found
 
 
 def _drop_other_lengths(config: Config, typed: Collection[str]) -> Config:
@@ -195,13 +239,26 @@ def _check_milestones(config: Config, typed: Collection[str]) -> None:
         raise ValueError(msg)
 
 
-def choices_of_grid(loader: ConfigLoader, overrides: Sequence[str]) -> Sequence[str]:
-    """The choices that all points of a grid need for classes of the user's, if they share these."""
-    given = [_Single(override, loader) for override in parse(overrides, loader)]
+def spell_for_hydra(
+    loader: ConfigLoader, words: Sequence[str], typed: Sequence[str]
+) -> Sequence[str]:
+    """The typed words of a checked command as Hydra takes them; `words` has a preset's, too.
+
+    Before them come the choices that all points need for classes of the user's, if they share
+    these. Arguments of classes that the config does not list get a ++.
+    """
+    given = [_Single(override, loader) for override in parse(split_grid_words(words)[1], loader)]
     naming = [single for single in given if single.may_name_class]
-    if any(single.override.is_sweep_override() for single in naming):
-        return ()
-    return _own_choices(loader, tuple(single.text for single in naming))
+    are_same = not any(single.override.is_sweep_override() for single in naming)
+    choices = _own_choices(loader, tuple(s.text for s in naming)) if are_same else ()
+    single = [s for s in given if not s.override.is_sweep_override()]
+    template = _template(loader, (*choices, *(s.text for s in single if not s.is_value)))
+    lacking = {s.text for s in single if template.lacks(s)}
+    ours, plain = split_grid_words(typed)
+    if ours:  # for our sweeper alone
+        quoted = (QuotedString(word, Quote.single).with_quotes() for word in ours)
+        choices = [*choices, f"hydra.sweeper.words=[{','.join(quoted)}]"]
+    return [*choices, *("++" * (word in lacking) + word for word in plain)]
 
 
 #: The most points of a command; checking a thousand takes a second.
@@ -264,7 +321,8 @@ def preset_overrides(loader: ConfigLoader, overrides: Sequence[str]) -> Mapping[
 
     ValueError if a setting of our launcher is wrong: a plan, which starts nothing, asks here too.
     """
-    given = parse(add_own_classes(overrides), loader)
+    _, plain = split_grid_words(overrides)
+    given = parse(add_own_classes(plain), loader)
     _check_repeats(overrides)
     for few, hundreds in re.findall(r"\bbatch=(\d\d?),(\d{3})(?= |$)", " ".join(overrides)):
         if hundreds[0] == "0" or math.log2(int(hundreds) / int(few or 1)) % 1:
@@ -294,6 +352,7 @@ def merge_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[st
     A user's own class does not get the settings of the default choice.
     """
     given = {override.split("=")[0].lstrip("+~") for override in overrides}
+    given |= {o.key_or_group for o in itertools.chain(*read_together(overrides, {}))}
     if not given.isdisjoint(LENGTHS):
         given |= {*LENGTHS}
     named = {str(key): _param_text(value) for key, value in params.items()}
@@ -384,13 +443,17 @@ class _Template:
         self._names = _names_in(str(self._plain))
         self._lacks = any(missing_keys(self._plain))
         self._resolved = dict[tuple[str, ...], Config]()
-        self._known: set[str] = set()
+        self._known = set[tuple[str, ...]]()
 
     def with_values(self, values: Sequence[_Single]) -> Config:
+        targets = {
+            v.override.key_or_group: str(v.value) for v in values if v.path[-1] == "_target_"
+        }
         for value in values:
-            if (key := value.override.key_or_group) not in self._known:
-                check_key(value.override, self._plain)
-                self._known.add(key)
+            known = (value.override.key_or_group, *targets.values())
+            if known not in self._known:
+                check_key(value.override, self._plain, targets)
+                self._known.add(known)
         meant = self._meant(values)
         config = {**self._with_meant(meant)}  # points share groups, so none is changed in place
         for value in (value for value in values if value not in meant):
@@ -402,6 +465,15 @@ class _Template:
         if self._lacks or any(value.may_lack for value in values):
             check_complete(config)
         return config
+
+    def lacks(self, single: _Single) -> bool:
+        """Whether an override sets an argument of a class that the config does not list."""
+        node = self._plain
+        for name in single.path:
+            if not isinstance(node, dict) or name not in node:
+                return single.is_value
+            node = node[name]
+        return False
 
     def _meant(self, values: Sequence[_Single]) -> Sequence[_Single]:
         """The values that interpolate or replace what does, or that may be referred to.
@@ -417,13 +489,13 @@ class _Template:
             if is_any
             or value.interpolates
             or not {*names, "resolvers"}.isdisjoint(value.path)
-            or "${" in str(reduce(getitem, value.path, self._plain))
+            or (not self.lacks(value) and "${" in str(reduce(getitem, value.path, self._plain)))
         ]
         return values if meant and self._lacks else meant
 
     def _with_meant(self, values: Sequence[_Single]) -> Config:
         """The config that Hydra composes with these values, cached for all points with them."""
-        texts = tuple(value.text for value in values)
+        texts = tuple("++" * self.lacks(value) + value.text for value in values)
         if not texts and not self._names:
             return self._plain
         if texts not in self._resolved:
@@ -514,13 +586,8 @@ def split_values(override: Override, loader: ConfigLoader) -> list[Override]:
             "searched with hydra/sweeper=optuna only."
         )
         raise ValueError(msg)
+    _check_may_vary(override)
     key = override.get_key_element()
-    if override.is_hydra_override() or key in {*Incidental.model_fields} - LAYOUT_KEYS:
-        msg = (
-            f"{key} must be the same for all runs of a command; got {override.input_line}. Give "
-            "it one value."
-        )
-        raise ValueError(msg)
     if isinstance(override.value(), RangeSweep) and "sort(" in (override.input_line or ""):
         msg = (
             f"{key} must not sort a range, of which Hydra makes other values; got "
@@ -538,6 +605,16 @@ def split_values(override: Override, loader: ConfigLoader) -> list[Override]:
         msg = f"{key} must have at most {MOST_VALUES:,} values; got {given}. Split the grid."
         raise ValueError(msg)
     return parse([f"{key}={value}" for value in found], loader)
+
+
+def _check_may_vary(override: Override) -> None:
+    key = override.get_key_element()
+    if override.is_hydra_override() or key in {*Incidental.model_fields} - LAYOUT_KEYS:
+        msg = (
+            f"{key} must be the same for all runs of a command; got {override.input_line}. Give "
+            "it one value."
+        )
+        raise ValueError(msg)
 
 
 def _unquoted(value: Any) -> Any:

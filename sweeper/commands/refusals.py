@@ -4,7 +4,7 @@ import re
 import shlex
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ from yaml import YAMLError
 
 from sweeper import CONFIG_FOLDER
 from sweeper.console.printing import HintingParser
+from sweeper.planning.class_checks import find_arguments
 from sweeper.spec.config import RunConfig, is_ours
 from sweeper.spec.outcomes import BAD_INPUT
 from sweeper.spec.sentences import did_you_mean, grid_values, printable
@@ -282,26 +283,43 @@ _USER_GROUPS = ("module", "data", "model")
 ADDED_GROUPS = ("cluster", "experiment", "recipe")
 
 
-def check_key(override: Override, config: Any) -> None:
-    """ValueError for a key that a composed config does not have."""
+def check_key(override: Override, config: Any, targets: Mapping[str, str]) -> None:
+    """ValueError for a key that a composed config does not have, and that is no argument there.
+
+    `targets` has the classes that the command names, by key.
+    """
     key, given = override.key_or_group, override.input_line or ""
     node, inside = config, ""  # the part of the key that exists, and the value there
     for word in key.split("."):
         if isinstance(node, dict) and word in node:
             node, inside = node[word], f"{inside}.{word}".lstrip(".")
             continue
-        known = sorted(str(name) for name in node) if isinstance(node, dict) else []
+        known = {str(name) for name in node} if isinstance(node, dict) else set[str]()
+        target = targets.get(f"{inside}._target_") or (str(node.get("_target_")) if known else "")
+        names, is_open = list[str](), True
+        is_setting = inside.partition(".")[0] in _USER_GROUPS and key == f"{inside}.{word}"
+        is_setting &= not word.startswith("_")  # which are Hydra's own
+        if is_setting and not (inside == "module" and is_ours(target)):  # which the run calls
+            names, is_open = find_arguments(target)
+        if word in names or key == "data.num_train_examples":  # whatever the class, it is ours
+            return
+        known = sorted({*known, *names})
         is_renamed = key.rpartition(".")[2] in _OUR_NAMES
         like = "" if is_renamed else did_you_mean(word, known, f"{inside}." if inside else "")
-        if inside in _USER_GROUPS and not is_ours(str(node["_target_"])):
-            remedy = f"Write +{given}, if it is an argument of your class."
+        if inside in _USER_GROUPS and not is_ours(target):
+            remedy = f"Its arguments: {', '.join(names) or 'none'}."
+            if is_open:
+                remedy = f"Write +{given}, if it is an argument of your class."
+            remedy = f"{like} {remedy}".lstrip()
         elif found := like or _suggest_options(key) or suggest_meant_key(key):
             remedy = found
         elif known:
             remedy = f"Known keys{f' of {inside}' if inside else ''}: {', '.join(known)}."
         else:
             remedy = f"{inside} is empty here: give all of it, {inside}={{KEY:VALUE,...}}."
-        msg = f"{key} must be a config key; got {given}. {remedy}"
+        is_users = not is_open and not is_ours(target)
+        rule = f"an argument of {target}" if is_users else "a config key"
+        msg = f"{key} must be {rule}; got {given}. {remedy}"
         raise ValueError(msg)
 
 

@@ -22,7 +22,12 @@ from sweeper.commands.user_conf import use_folder
 from sweeper.commands.user_facts import add_facts
 from sweeper.console.differences import Differences
 from sweeper.console.fitted_table import Column, FittedTable
-from sweeper.console.planned_runs import DESCRIPTIONS, describe_guarantees, draw_schedules
+from sweeper.console.planned_runs import (
+    DESCRIPTIONS,
+    describe_guarantees,
+    describe_rule,
+    draw_schedules,
+)
 from sweeper.console.printing import note, say, text_console
 from sweeper.console.runs import (
     LAYOUT_COLUMNS,
@@ -241,6 +246,8 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
         for line in lines
     ]
     columns = [*difference_columns(words, differences), *layout_column(layouts), *_columns(lines)]
+    if rule := describe_rule(planned.specs):
+        console.print(rule)
     console.print(describe_common(differences, set(layouts)), soft_wrap=False)
     console.print(FittedTable(columns), soft_wrap=False)
     if any(layout.endswith("?") for layout in layouts):

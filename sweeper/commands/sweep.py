@@ -19,14 +19,15 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from sweeper import CONFIG_FOLDER
+from sweeper.commands.grid_words import split_grid_words
 from sweeper.commands.overrides import (
     CONFIG_NAME,
     add_own_classes,
-    choices_of_grid,
     expand,
     merge_preset,
     parse,
     preset_overrides,
+    spell_for_hydra,
 )
 from sweeper.commands.refusals import (
     NOT_COMPOSED,
@@ -40,6 +41,7 @@ from sweeper.commands.show_plan import open_configs
 from sweeper.commands.user_conf import task_words, use_folder
 from sweeper.commands.user_facts import add_facts
 from sweeper.console.live import LiveTable, live_table
+from sweeper.console.planned_runs import describe_rule
 from sweeper.console.printing import describe_os_error, note
 from sweeper.launch.fork_server import TRAINER_PREFIX
 from sweeper.launch.local.slots import find_device
@@ -76,6 +78,7 @@ def run_command_line() -> None:
     flags, overrides = _split_flags(sys.argv[1:])
     if {"--cfg", "-c"} & {flag.partition("=")[0] for flag in flags}:  # without the grid
         flags = [flag for flag in flags if flag not in {"-m", "--multirun"}]
+        _, overrides = split_grid_words(overrides)
     if folder := next(filter(os.path.isdir, _config_folders(flags)), None):
         overrides = use_folder(folder, overrides)
     sys.argv[1:] = [*flags, *add_own_classes(overrides)]
@@ -117,8 +120,12 @@ def _run_hydra() -> None:
         dashed = [word for word in flags if word.startswith("-")]
         check_primary(dashed)
         check_dashes(dashed)
+        ours, _ = split_grid_words(overrides)
+        if ours and {"-m", "--multirun"}.isdisjoint(dashed):
+            msg = f"{' '.join(ours)} must be given to a grid; got a single run. Write sweeper run."
+            raise ValueError(msg)
         if {word.partition("=")[0] for word in dashed} <= {*_OF_RUNS}:
-            sys.argv[1:] = [*flags, *_check_words(overrides, config_dir), *overrides]
+            sys.argv[1:] = [*flags, *_check_words(overrides, config_dir)]
         put_first(config_dir)
         _run_point()
     except (*NOT_COMPOSED, OSError) as error:
@@ -133,14 +140,16 @@ def _check_words(overrides: Sequence[str], config_dir: str | None) -> Sequence[s
     """Refuse what a plan refuses, in the same sentences, before Hydra composes for itself.
 
     Returns:
-        The choices that Hydra needs for classes of the user's.
+        The words as Hydra takes them, with the choices that it needs for classes of the user's.
 
     Raises:
         ValueError: for words that cannot be composed; what is searched is left to the tuner.
     """
+    typed = overrides
     if any(
         word.startswith("hydra/sweeper=") and word != "hydra/sweeper=grid" for word in overrides
     ):
+        _, overrides = split_grid_words(overrides)
         kinds = zip(parse(overrides), overrides, strict=True)
         overrides = [
             word
@@ -150,7 +159,7 @@ def _check_words(overrides: Sequence[str], config_dir: str | None) -> Sequence[s
     with open_configs(config_dir) as loader:
         words = merge_preset(preset_overrides(loader, overrides), overrides)
         next(expand(loader, words), None)
-        return choices_of_grid(loader, words)
+        return spell_for_hydra(loader, words, typed)
 
 
 def _refuse(error: Exception) -> int:
@@ -333,9 +342,11 @@ def warn_of_other_rates(ledger: Ledger, run_ids: Sequence[str]) -> Iterator[str]
 
 
 def _introduce(planned: Plan, tasks: Sequence[Task], table: LiveTable, code: str | None) -> None:
-    """Say what the sweep warns of, skips, retries and trains."""
-    if changes := describe_changes(planned.changes, code):
-        table.say(changes)
+    """Say by which rule the sweep trains, and what it warns of, skips, retries and trains."""
+    for line in filter(
+        None, (describe_rule(planned.specs), describe_changes(planned.changes, code))
+    ):
+        table.say(line)
     for warning in planned.distinct_warnings:
         table.say(f"Warning: {warning}")
     if ignored := sorted(name for name in os.environ if name.startswith(TRAINER_PREFIX)):
@@ -367,7 +378,8 @@ def complete_line(line: str, commands: Sequence[str]) -> None:
         return  # the shell then completes file names
     if last.startswith("-"):
         return
-    overrides = [word for word in words[:-1] if "=" in word or word.startswith("~")]
+    _, plain = split_grid_words(words[:-1])
+    overrides = [word for word in plain if "=" in word or word.startswith("~")]
     # Hydra knows neither our subcommands nor their flags; without -m it refuses lists of values.
     os.environ["COMP_LINE"] = " ".join(["sweeper", "-m", *overrides, last])
     with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):

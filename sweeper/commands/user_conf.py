@@ -4,20 +4,18 @@ Its options come before ours of the same name. A group that our config lacks may
 user's own application, and is left out of a run's config once references into it are resolved.
 """
 
-import ast
 import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from sweeper.console.printing import note
-from sweeper.planning.class_checks import read_source
+from sweeper.planning.class_checks import find_definition
 from sweeper.spec.config import OUTPUT_FOLDER, OWN_OPTIMIZER, RunConfig, is_ours
 from sweeper.spec.sentences import format_value
 from sweeper.spec.trainer_settings import OWNED_BY_RUN, remedy_of_owned
@@ -105,29 +103,12 @@ def user_choices(loader: ConfigLoader, composed: DictConfig, words: Sequence[str
     return found
 
 
-@cache
 def _is_lightning_module(target: str) -> bool:
     """Whether a class is a LightningModule, as the sources say; nothing is imported."""
-    module, _, name = target.rpartition(".")
-    if name == "LightningModule":
+    if target.rpartition(".")[2] == "LightningModule":
         return True
-    file, text, rest = (module and read_source(module)) or (Path(), "", "")
-    try:
-        tree = ast.parse("" if rest else text)
-    except (SyntaxError, ValueError):  # told by the process that imports it
-        return False
-    package = module if file.stem == "__init__" else module.rpartition(".")[0]
-    origins = dict[str, str]()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            where = resolve_name("." * node.level + (node.module or ""), package)
-            origins |= {alias.asname or alias.name: f"{where}.{alias.name}" for alias in node.names}
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    if name not in classes:
-        return origins.get(name, target) != target and _is_lightning_module(origins[name])
-    bases = map(ast.unparse, classes[name].bases)
-    found = (f"{module}.{base}" if base in classes else origins.get(base, base) for base in bases)
-    return any(map(_is_lightning_module, found))
+    _, bases = find_definition(target) or (None, ())
+    return any(map(_is_lightning_module, bases))
 
 
 def task_words(of_hydra: Any) -> list[str]:

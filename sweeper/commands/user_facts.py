@@ -344,8 +344,8 @@ def _key(config: Config) -> str:
     read = {key: config[key] for key in (*_READ, *model) if config.get(key)}
     read["is_own"] = _has_own_optimizer(config)
     read["found"] = [*GUARANTEES, config["trial"]]
-    if config["strategy"] != "ddp":  # which its two ranks have
-        read["strategy"] = config["strategy"]
+    if config.get("strategy") == "fsdp":  # which its two ranks have
+        read["strategy"] = "fsdp"
     try:
         read["callbacks"] = changing_callbacks(config["trainer"].get("callbacks") or ())
         return json.dumps(read, sort_keys=True)

@@ -6,10 +6,10 @@ Start it in your project's folder, on as many machines as you like that see the 
 import argparse
 import signal
 from collections.abc import Sequence
-from pathlib import Path
 
 from sweeper.commands.refusals import CommandParser, refuse
 from sweeper.console.printing import say, whole_number
+from sweeper.console.results_folder import check_folder
 from sweeper.launch.local.free_gpus import LEFT_OUT, leave_occupied
 from sweeper.launch.local.slots import inspect_machine
 from sweeper.launch.queue.queue import Queue
@@ -21,12 +21,11 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be a worker; return the exit code."""
+    """Be a worker; return the exit code; ValueError if there is no folder."""
     parser = CommandParser(prog="sweeper work", description=__doc__)
     parser.add_argument(
         "results",
         nargs="?",
-        type=_folder,
         default="results",
         help="folder with the queue (results)",
     )
@@ -38,6 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--runs-per-gpu", type=whole_number(1, 64), default=1, help="(1)")
     options = parser.parse_args(arguments)
+    check_folder(options.results)
     signals = FirstSignal()
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signals.record)
@@ -59,13 +59,6 @@ def main(arguments: Sequence[str]) -> int:
         return Worker(ledger, queue, signals, say).work(machine)
     except ValueError as error:
         return refuse(error)
-
-
-def _folder(word: str) -> str:
-    if "=" not in word or Path(word).exists():
-        return word
-    msg = f"it must be a results folder; got {word!r}: what is trained was queued by a sweep"
-    raise argparse.ArgumentTypeError(msg)
 
 
 def _duration(text: str) -> int:

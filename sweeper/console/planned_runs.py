@@ -19,14 +19,32 @@ def describe_metric(spec: RunSpec) -> str:
     return f"Runs are compared by {name} ({better} is better)."
 
 
+def describe_rule(specs: Sequence[RunSpec]) -> str:
+    """The rule and the length in force for a class of the user's; empty for our own."""
+    config = specs[0].config
+    if not config.has_own_code:
+        return ""
+    units = {"epochs": "epoch", "steps": "step", "examples": "example"}
+    given = [(getattr(s.config, key), noun) for s in specs for key, noun in units.items()]
+    length = ", ".join(dict.fromkeys(several(num, noun) for num, noun in given if num is not None))
+    rules = " and ".join(dict.fromkeys(spec.config.lr_rule.name for spec in specs))
+    is_kept = config.keeps_own_optimizer
+    rates = f"{config.model_name}'s own learning rates" if is_kept else "the rates of base_lr"
+    rule = f"so {rates} hold at every batch (lr_rule=linear or sqrt scales them)"
+    if rules != "none":
+        rule = (
+            f"by which {rates} scale from base_batch={config.base_batch} (lr_rule=none keeps them)"
+        )
+    return f"Rule: {rules}, {rule}. Length: {length}."
+
+
 def describe_rates(spec: RunSpec) -> str:
     """What the peak rates of the table are; empty if they are learning rates."""
     if not spec.config.keeps_own_optimizer:
         return ""
     return (
         "peak lr is a factor on the rates that the optimizers and schedulers of "
-        f"{spec.config.module.name} set: lr_rule={spec.config.lr_rule.name} from "
-        f"base_batch={spec.config.base_batch}, at which it is 1."
+        f"{spec.config.module.name} set; it is 1 at base_batch={spec.config.base_batch}."
     )
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 #: Commands whose words may be run ids, so that the folder is an option.
 _WITH_RUNS = ("status", "stop", "logs", "delete", "sharpness")
@@ -14,7 +15,8 @@ def spell_folder(command: str, words: Sequence[str]) -> list[str]:
     """Words of a command with the results folder as that command reads it.
 
     A bare word is the folder if there is one of this name; in `sweep`, which has no verb before
-    it, and in `analysis`, which takes several, it stays as it is.
+    it, and in `analysis`, which takes several, it stays as it is. ValueError if a command that
+    reads the folder is given one that does not exist.
     """
     folders, rest = list[str](), list[str]()
     is_folder = os.path.isdir  # Path refuses words that are too long for a name
@@ -26,9 +28,21 @@ def spell_folder(command: str, words: Sequence[str]) -> list[str]:
             folders.append(found[1])
         elif word != "--results":
             rest.append(word)
+    for folder in folders if command not in (*_AS_OVERRIDE, "doctor") else ():
+        check_folder(folder)
     if command in _WITH_RUNS:
         return [*rest, *(f"--results={folder}" for folder in folders)]
     has_overrides = command == "doctor" and any("=" in word for word in rest)
     if command in _AS_OVERRIDE or has_overrides:
         return [*rest, *(f"results={folder}" for folder in folders)]
     return [*rest, *folders]
+
+
+def check_folder(folder: str | Path) -> None:
+    """ValueError for a results folder that does not exist."""
+    if not Path(folder).is_dir():
+        msg = (
+            f"results must be a folder that python -m sweeper wrote; got {folder}, which does not "
+            "exist. Run a sweep first, or name another folder."
+        )
+        raise ValueError(msg)

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
 from typing import Any
 
 from rich.console import Group
@@ -15,6 +14,7 @@ from sweeper.console.fitted_table import Column, FittedTable
 from sweeper.spec.identity import Words, with_spans, words
 from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import printable
+from sweeper.store.run_columns import metric_text
 
 LAYOUT = "ranks x micro-batch x accumulation steps"
 _REAL = re.compile(r"-?\d+\.\d+(e-?\d+)?")
@@ -51,14 +51,8 @@ class RunLine:
 
     @property
     def metric_text(self) -> str:
-        """The metric for a cell of the table; empty if it was not measured.
-
-        An accuracy that is not a number is that of a task without one.
-        """
-        if self.metric is None or (isnan(self.metric) and self.metric_name.endswith("accuracy")):
-            return ""
-        has_usual_size = self.metric == 0 or 0.01 <= abs(self.metric) < 1e6
-        return f"{self.metric:.4f}" if has_usual_size else f"{self.metric:.5g}"
+        """The metric for a cell of the table; empty if it was not measured."""
+        return metric_text(self.metric_name, self.metric)
 
 
 LAYOUT_COLUMNS = ("world_size", "micro_batch", "accumulation_steps")

@@ -1,9 +1,10 @@
 """Refuses classes, models and settings that certainly fail; reads sources, imports nothing."""
 
+import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -221,6 +222,60 @@ def read_source(dotted: str) -> tuple[Path, str, str] | None:
     file = path / "__init__.py" if path.is_dir() else path
     is_read = file.suffix == ".py" and file.is_file()
     return file, file.read_text(errors="replace") if is_read else "", ".".join(rest)
+
+
+Definition = ast.ClassDef | ast.FunctionDef
+
+
+@cache
+def find_definition(target: str) -> tuple[Definition, Sequence[str]] | None:
+    """A class or function as its source has it, and the paths of its bases; None without source.
+
+    It is found where it is imported from, too.
+    """
+    module, _, name = target.rpartition(".")
+    file, text, rest = (module and read_source(module)) or (Path(), "", "")
+    try:
+        tree = ast.parse("" if rest else text)
+    except (SyntaxError, ValueError):  # told by the process that imports it
+        return None
+    package = module if file.stem == "__init__" else module.rpartition(".")[0]
+    origins = dict[str, str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            origins |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            where = resolve_name("." * node.level + (node.module or ""), package)
+            origins |= {alias.asname or alias.name: f"{where}.{alias.name}" for alias in node.names}
+    defined = {node.name: node for node in tree.body if isinstance(node, Definition)}
+    if name not in defined:
+        return find_definition(origins[name]) if origins.get(name, target) != target else None
+    bases = list[str]()
+    for base in map(ast.unparse, getattr(defined[name], "bases", ())):
+        first, dot, others = base.partition(".")
+        origin = f"{module}.{first}" if first in defined else origins.get(first, first)
+        bases.append(f"{origin}{dot}{others}")
+    return defined[name], bases
+
+
+def find_arguments(target: str) -> tuple[Sequence[str], bool]:
+    """The arguments that a class or function names, and whether it may have others.
+
+    Those of a class without an `__init__` are those of the first base that names any. What no
+    source says, such as what `**kwargs` passes on, may be anything.
+    """
+    node, bases = find_definition(target) or (None, ())
+    init, skipped = node, 0
+    if isinstance(node, ast.ClassDef):
+        methods = (part for part in node.body if isinstance(part, ast.FunctionDef))
+        init, skipped = next((m for m in methods if m.name == "__init__"), None), 1
+        if init is None and not node.decorator_list:  # a decorator may make one
+            return next((found for found in map(find_arguments, bases) if found[0]), ((), True))
+    if not isinstance(init, ast.FunctionDef):
+        return (), True
+    given = init.args
+    names = [argument.arg for argument in [*given.args[skipped:], *given.kwonlyargs]]
+    return names, given.kwarg is not None or bool(init.decorator_list)
 
 
 def _why_missing(dotted: str, before: str) -> str:

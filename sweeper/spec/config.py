@@ -359,7 +359,11 @@ class Incidental(Settings):
     logger: Annotated[Logger, BeforeValidator(_named_logger)]
     devices: InStep
     num_nodes: InStep
-    strategy: Literal["ddp", "fsdp"] = "ddp"
+    strategy: Annotated[
+        Literal["fsdp"] | None,
+        BeforeValidator(lambda given: None if given == "ddp" else given),
+        Rule("ddp or fsdp"),
+    ] = None
     accelerator: Literal["auto", "cpu", "gpu"]
     threads: Threads
     micro_batch: InStep | Literal["auto"]

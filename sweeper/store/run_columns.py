@@ -41,7 +41,7 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "global_batch": split.global_batch,
         "micro_batch": split.micro_batch,
         "world_size": split.world_size,
-        "strategy": config.strategy,
+        "strategy": config.strategy or "ddp",
         "accumulation_steps": split.accumulation_steps,
         "steps_per_epoch": spec.steps_per_epoch,
         "warmup_epochs": float(spec.schedule.warmup_epochs),
@@ -116,6 +116,17 @@ def metric_columns(curve: Sequence[Mapping[str, Any]], config: RunConfig) -> dic
         "metric": last,
         "best_metric": last if best is None else best,  # not a number, if none of them was one
     }
+
+
+def metric_text(name: str, value: float | None) -> str:
+    """A metric as tables and lines show it; empty if it was not measured.
+
+    An accuracy that is not a number is that of a task without one.
+    """
+    if value is None or (isnan(value) and name.endswith("accuracy")):
+        return ""
+    has_usual_size = value == 0 or 0.01 <= abs(value) < 1e6
+    return f"{value:.4f}" if has_usual_size else f"{value:.5g}"
 
 
 def _series(curve: Sequence[Mapping[str, Any]], name: str) -> list[float]:

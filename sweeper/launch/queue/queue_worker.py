@@ -27,6 +27,7 @@ from sweeper.store.attempt import Attempt, End, Open, attempt_state, is_cancelle
 from sweeper.store.lease import holds
 from sweeper.store.ledger import Ledger
 from sweeper.store.recovery import recover_attempt
+from sweeper.store.run_columns import metric_columns, metric_text
 
 _LOOK_EVERY_S, _TRY_AGAIN_S, _TICK_S = 1.0, 10.0, 0.2
 #: Runs of others that are looked at before this worker's own are attended to.
@@ -274,7 +275,10 @@ class Worker:
         for run_id, end in event.ended.items():
             first_ends = self._taken.pop(run_id)
             if attempt := self._running.pop(run_id, None):
-                self._say(f"{end.outcome:<8} {attempt.spec.point}  {end.reason}".rstrip())
+                name = (config := attempt.spec.config).metric
+                metric = metric_text(name, metric_columns(attempt.curve(), config)["metric"])
+                line = f"{end.outcome:<8} {attempt.spec.point}", metric and f"{name}={metric}"
+                self._say("  ".join(filter(None, (*line, end.reason))))
                 is_early = attempt.is_early_failure(end) and not attempt.spec.config.keep_going
                 first_ends.add(run_id, end.reason, is_early=is_early)
             if self._is_final(end, attempt):

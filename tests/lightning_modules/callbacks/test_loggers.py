@@ -153,13 +153,18 @@ def test_tensorboard_has_a_run_once_by_its_name_however_often_it_resumes(mirror,
 @pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")
 def test_wandb_offline_has_every_epoch_on_disk_soon_after_the_run_ends(mirror):
     """A worker leaves without the exit hooks; a process of W&B's own writes a little later."""
-    folder = mirror("wandb")
+    folder = mirror("wandb", "tags=[paper,second try]")
 
     (written,) = folder.glob("wandb/offline-run-*/*.wandb")
     deadline = time.monotonic() + 30
     while (epochs := written.read_bytes().count(b"val_accuracy")) < 2:
         assert time.monotonic() < deadline, f"{epochs} of 2 epochs are written"
         time.sleep(0.1)
+    from wandb.proto.wandb_internal_pb2 import RunRecord
+
+    sweep = "/".join(folder.parents[2].parts[-2:])
+    for record in (RunRecord(run_group=sweep), RunRecord(tags=["paper", "second try"])):
+        assert record.SerializeToString() in written.read_bytes()
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from sweeper.commands.user_facts import add_facts
 from sweeper.console.planned_runs import (
     describe_guarantees,
     describe_rates,
+    describe_rule,
     describe_settings,
     describe_validation,
 )
@@ -226,7 +227,24 @@ def test_what_was_found_to_hold_is_in_the_row_and_the_plan_and_nothing_else(fill
     confirmed = f"Confirmed for Module: {', '.join(held)}; not confirmed: "
     assert describe_guarantees(spec).startswith(confirmed)
     assert "peak lr is a factor on the rates that the optimizers and sched" in describe_rates(spec)
-    assert "from base_batch=32, at which it is 1." in describe_rates(spec)
+    assert "it is 1 at base_batch=32." in describe_rates(spec)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lr_rule=none"], "none, so Module's own learning rates hold at every batch"),
+        (
+            ["optimizer=sgd", "base_lr=1", "lr_rule=linear"],
+            "linear, by which the rates of base_lr scale from base_batch=32",
+        ),
+    ],
+)
+def test_the_rule_and_the_length_in_force_are_said(fill, words, said):
+    specs = [run_spec(config) for config in fill(*WORDS, *METRIC, *words, has_batchnorm=False)]
+
+    assert describe_rule(specs).startswith(f"Rule: {said} (lr_rule=")
+    assert describe_rule(specs).endswith(f"). Length: {specs[0].config.epochs} epochs.")
 
 
 GROUPS = [{"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}, {"betas": [0.8, 0.99]}]

@@ -44,6 +44,15 @@ def test_a_plan_is_a_frame_with_a_row_for_each_run():
     assert set(planned.ledger) == {"new"}
 
 
+def test_keys_go_together_and_points_are_left_out_as_on_the_command_line():
+    pairs = [{"batch": 256, "base_lr": 0.1}, {"batch": 1024, "base_lr": 0.2}]
+    planned = sweeper.plan("--no-memory", together=pairs, seed=range(2), where="batch*seed<1000")
+
+    assert [*zip(planned.global_batch, planned.seed, planned.base_lr, strict=True)] == [
+        (256, 0, 0.1), (256, 1, 0.1), (1024, 0, 0.2),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("call", [sweeper.plan, sweeper.run])
 def test_what_the_command_line_refuses_is_an_error_with_its_sentence(call):
     command = [sys.executable, "-m", "sweeper", "plan", "batch=100.5"]

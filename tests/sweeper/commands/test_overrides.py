@@ -10,9 +10,12 @@ from sweeper import CONFIG_FOLDER
 from sweeper.commands import overrides, refusals
 from sweeper.commands.overrides import (
     CONFIG_NAME,
+    expand,
+    merge_preset,
     parse,
     plain_config,
     preset_overrides,
+    spell_for_hydra,
     split_values,
 )
 from sweeper.commands.show_plan import configs_of
@@ -25,6 +28,41 @@ def test_a_grid_is_the_product_of_its_axes_in_order(grid):
     assert [(c["batch"], c["warmup"]) for c in configs] == [
         (batch, warmup) for batch in (3840, 30720) for warmup in (0, 5, 10, 20)
     ]
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("batch*warmup<=1000", [(64, 0), (64, 5), (256, 0)]),
+        ("'batch == 64 and not warmup'", [(64, 0)]),
+        ("'linear' == lr_rule and warmup == 5 and 'a' != 'b'", [(64, 5), (256, 5)]),
+        ('warmup in (5, 7) or lr_rule != "linear"', [(64, 5), (256, 5)]),
+        ("batch > 2**6 and data.validation_fold - -1 == 1 and tags == null", [(256, 0), (256, 5)]),
+        ("0 < batch // 100 <= 2 and warmup % 2", [(256, 5)]),
+    ],
+)
+def test_keys_go_together_and_points_are_left_out(grid, capsys, where, kept):
+    together = "together=[{batch:64,base_lr:.1},{batch:256,base_lr:.2}]"
+
+    configs = grid("warmup=0,5", together, f"where={where}")
+
+    assert [(config["batch"], config["warmup"]) for config in configs] == kept
+    assert {(c["batch"], c["base_lr"]) for c in configs} <= {(64, 0.1), (256, 0.2)}
+    assert capsys.readouterr().err == f"Left out by where: {4 - len(kept)} of 4 points.\n"
+
+
+def test_words_of_a_grid_reach_its_sweeper_and_no_run(loader):
+    """Hydra reads neither."""
+    typed = [
+        "where=batch<=5",
+        "together=[{batch:5,loss_items:'a,b'},{batch:6,loss_items:c}]",
+        "seed=1",
+    ]
+    *_, packed, seed = spell_for_hydra(loader, typed, typed)
+
+    assert (parse([packed])[0].value(), seed) == (typed[:2], "seed=1")
+    assert [config["loss_items"] for config in expand(loader, typed)] == ["a,b"]
+    assert merge_preset({"batch": "7,8", "seed": "1,2"}, typed[:2]) == ["seed=1,2", *typed[:2]]
 
 
 def test_presets_are_looked_for_with_classes_of_ones_own(loader):
@@ -60,6 +98,18 @@ def test_a_point_is_what_hydra_itself_would_compose(grid, words):
         hydras = plain_config(compose(CONFIG_NAME, words))
 
     assert grid(*words) == [hydras]
+
+
+@pytest.mark.parametrize("target", ["users.Module", "users.Summed"])
+def test_an_argument_of_a_class_or_its_base_needs_no_plus(grid, loader, target):
+    chosen = ["module=own", "data=own", "data._target_=users.DataModule"]
+    chosen.append(f"module._target_={target}")
+    words = ["module.lr=1,2", "data.root=a", "module.width='${batch}'"]
+
+    assert grid(*chosen, *words) == grid(*chosen, *(f"+{word}" for word in words))
+    assert [*spell_for_hydra(loader, [*chosen, *words], words)] == [
+        "module.lr=1,2", "++data.root=a", "++module.width='${batch}'",
+    ]  # fmt: skip
 
 
 @pytest.fixture

@@ -47,3 +47,26 @@ def test_a_word_that_is_no_folder_is_a_run_and_a_folder_may_be_named_like_an_ove
         "batch=1",
         "results=b",
     ]
+
+
+@pytest.mark.parametrize("word", ["results=nowhere", "--results=nowhere", "nowhere"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("status", "stop", "compact", "analysis", "analysis figures", "work"),
+        *("logs 01", "delete 01", "sharpness 01"),
+    ],
+)
+def test_a_folder_that_does_not_exist_is_refused_in_a_sentence(
+    command, words, word, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    if words.endswith("01") and word == "nowhere":
+        pytest.skip("a bare word is a run here")
+
+    said = command(*words.split(), word)
+
+    assert said.returncode == 2
+    assert len((said.stdout + said.stderr).splitlines()) == 1
+    assert "nowhere" in said.stdout + said.stderr
+    assert not [*tmp_path.iterdir()]

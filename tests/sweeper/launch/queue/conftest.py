@@ -28,7 +28,8 @@ def queued(short, ledger):
         ledger.prepare()
         queue = Queue(ledger)
         seeds = range(first, first + count)
-        specs = [run_spec(short(seed=seed, micro_batch=7680)) for seed in seeds]
+        compared = {"metric": "val_loss", "metric_mode": "min"}
+        specs = [run_spec(short(seed=seed, micro_batch=7680, **compared)) for seed in seeds]
         queue.add([Task(spec=spec, number=1) for spec in specs], "0123")
         return queue
 

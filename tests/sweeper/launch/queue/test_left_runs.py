@@ -31,7 +31,7 @@ def test_what_a_worker_cannot_train_is_left_and_failures_alike_end_all(short, le
 
 
 def test_a_worker_of_a_folder_without_a_queue_says_so_and_makes_none(command, tmp_path):
-    ended = command("work", f"results={tmp_path / 'mistyped'}")
+    ended = command("work", f"results={tmp_path}")
 
     assert ended.returncode == 0
     assert "No run is queued in " in ended.stdout

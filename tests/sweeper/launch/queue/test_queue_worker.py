@@ -64,6 +64,7 @@ def test_a_run_whose_rank_was_killed_stays_queued_and_is_trained(
     assert list(rows(ledger).outcome) == ["finished"] * 2
     assert set(rows(ledger).attempt) == {attempts}
     assert "the worker was killed by SIGKILL from outside" in said
+    assert "seed=0  val_loss=0.3333  trained 3 epochs" in said
     assert not queue.list_runs()
 
 
