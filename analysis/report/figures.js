@@ -23,8 +23,8 @@ function colorsOf(levels, isNumber, theme) {
 
 // How a column lies on an axis; logarithmic with room for 0.
 function axis(column, values, isLog) {
-  if (!column.number) return { type: "point", label: column.name, domain: d3.sort(new Set(values)) };
-  const scale = { label: column.name + (column.unit ? ` [${column.unit}]` : ""), percent: column.unit === "%" };
+  if (!column.number) return { type: "point", label: column.label, domain: d3.sort(new Set(values)) };
+  const scale = { label: column.label, percent: column.unit === "%" };
   const lowest = d3.min(values), above = d3.min(values, (value) => (value > 0 ? value : undefined)) ?? 1;
   return isLog ? { ...scale, ...(lowest > 0 ? { type: "log", tickFormat: "~g" } : { type: "symlog", constant: above }) } : scale;
 }
@@ -36,7 +36,7 @@ function ticksAt(column, values, width) {
   const scaled = levels.map((value) => (column.unit === "%" ? 100 * value : value));
   const isTight = d3.max(scaled, (value) => NUMBER.format(value).length) * 8 > width / levels.length;
   const look = isTight ? { tickRotate: -40, labelOffset: 56 } : {};
-  return [Plot.axisX(scaled, { text: (value) => NUMBER.format(value), label: column.name, ...look })];
+  return [Plot.axisX(scaled, { text: (value) => NUMBER.format(value), label: column.label, ...look })];
 }
 
 // What was seen fills at least a third of the height; longer bars are cut.
@@ -49,13 +49,13 @@ function heights(seen, ends) {
 }
 
 // Panels in rows of four, each with its name; `of` says of a mark's data which panel it is in.
-function panelsOf({ facets, facet, width }) {
+function panelsOf({ facets, width }) {
   const { levels } = facets, columns = Math.min(levels.length, 4);
   if (levels.length < 2) return { columns: 1, rows: 1, titles: [], of: () => ({}) };
   const place = new Map(levels.map((level, i) => [level, i]));
   const cut = { lineWidth: (width - LEFT) / columns / 14, textOverflow: "ellipsis-middle" }; // of letters of 12 pixels
   const of = (key) => ({ fx: (d) => place.get(key(d)) % columns, fy: (d) => Math.floor(place.get(key(d)) / columns) });
-  const titles = [Plot.text(levels, { ...of((level) => level), text: (level) => `${facet} ${words(level)}`, frameAnchor: "top", dy: -12, fontWeight: "bold", ...cut })];
+  const titles = [Plot.text(levels, { ...of((level) => level), text: (level) => `${facets.label} ${words(level)}`, frameAnchor: "top", dy: -12, fontWeight: "bold", ...cut })];
   return { columns, rows: Math.ceil(levels.length / columns), titles, of };
 }
 
@@ -127,8 +127,8 @@ function means(view) {
 // Seeds at few places are moved apart, so that groups do not hide each other.
 function places(view) { return view.places.levels.length <= MOST_KEYS && view.colors.levels.length > 1; }
 
-function ofGroup(group, { x, y, colors, facet }) {
-  const named = [[x.name, group.x], [colors.name, group.level], [facet, group.facet]].filter(([name]) => name);
+function ofGroup(group, { x, y, colors, facets }) {
+  const named = [[x.label, group.x], [colors.label, group.level], [facets.label, group.facet]].filter(([name]) => name);
   return [...named.map(([name, key]) => `${name}: ${words(key)}`), ...asText(group, y.unit)].join("\n");
 }
 
