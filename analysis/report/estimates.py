@@ -70,7 +70,8 @@ def choose_batch(measured: Measured) -> Answer:
 
 
 def _choose_batch(best: BestSettings, metric: Metric) -> Answer:
-    answer = advise_batch(best.runs, metric, best.price)
+    ends = dict(zip(best.chosen["global_batch"], best.chosen["ends"], strict=True))
+    answer = advise_batch(best.runs, metric, best.price, ends)
     return best.describe(_refuse_confounded(answer, best.runs))
 
 

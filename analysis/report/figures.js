@@ -13,6 +13,10 @@ const NAMED = {
   light: ["#0072b2", "#d55e00", "#007f5f", "#a0307a", "#000000", "#8c6d00", "#5b4fcf", "#7a3b1d", "#e0529c", "#777777", "#b5301f", "#2e4a1f"],
   dark: ["#5ab4f0", "#ff9a4d", "#3fcf9f", "#e07cc0", "#f2f2f2", "#d9b830", "#a79cff", "#d79a74", "#ff8fc6", "#a8a8a8", "#ff8274", "#9fcf7a"],
 };
+// Shapes of levels and their letters in a legend; of more than six, every other line is dashed.
+const SHAPES = [["circle", "\u25cf"], ["square", "\u25a0"], ["triangle", "\u25b2"], ["diamond", "\u25c6"], ["star", "\u2605"], ["cross", "\u271a"]];
+const shapeOf = (k) => SHAPES[k % SHAPES.length];
+const dashOf = (k, count) => (count > SHAPES.length && k % 2 ? "5 3" : null);
 const DIVERGED = { light: "#c1272d", dark: "#ff7a70" };
 
 function colorsOf(levels, isNumber, theme) {
@@ -105,8 +109,8 @@ function means(view) {
       Plot.dot(seeds.filter((run) => !finished(run) && run.outcome !== "diverged" && run[y.name] !== null), { ...shared, y: y.name, r: 3, stroke: color }),
       Plot.dot(seeds.filter((run) => run.outcome === "diverged"), { ...shared, clip: false, frameAnchor: "bottom", dy: -6, symbol: "times", stroke: color, strokeWidth: 1.8 }),
       Plot.ruleX(means.filter((group) => group.count > 1), { ...of, y1: (group) => Math.max(group.low, foot), y2: "high", stroke: color, strokeWidth: 1.6 }),
-      Plot.line(means.length ? [...means, ...gaps.map((group) => ({ ...group, mean: NaN }))] : [], { ...of, y: "mean", z: (group) => group.facet, stroke: color, strokeOpacity: 0.45, sort: "x" }),
-      Plot.dot(means, { ...of, y: "mean", r: 4, fill: color, stroke: "var(--paper)" }),
+      Plot.line(means.length ? [...means, ...gaps.map((group) => ({ ...group, mean: NaN }))] : [], { ...of, y: "mean", z: (group) => group.facet, stroke: color, strokeOpacity: 0.45, strokeDasharray: dashOf(k, colors.levels.length), sort: "x" }),
+      Plot.dot(means, { ...of, y: "mean", r: 4, symbol: shapeOf(k)[0], fill: color, stroke: "var(--paper)" }),
     ];
   });
   const pointed = [...dots.filter(finished), ...(view.kind === "runs" && dots.length ? [] : drawn)];
@@ -147,6 +151,7 @@ function curves(view) {
   const pointsOf = (run) => run[CURVE][0].map((epoch, i) => ({ run, epoch, value: run[CURVE][k][i] }));
   const shown = few ? used.flatMap(pointsOf) : [], chosen = used.filter((run) => picked.includes(run.run_id)).flatMap(pointsOf);
   const bands = few ? [] : d3.groups(used, colors.of).flatMap(([level, members]) => bandsOf(members, k).map((band) => ({ level, ...band })));
+  const dashOfLevel = (level) => dashOf(colors.levels.indexOf(level), colors.levels.length) ?? "";
   const ofRun = { x: "epoch", y: "value", z: (point) => point.run.run_id };
   const ends = few ? shown.map((point) => point.value) : bands.map((band) => band.low);
   const svg = plotted(view, { rows: 1 }, {
@@ -154,8 +159,10 @@ function curves(view) {
     marks: [
       Plot.frame({ strokeOpacity: 0.25 }),
       Plot.areaY(bands, { x: "epoch", y1: "low", y2: "high", z: "level", fill: (band) => palette.get(band.level), fillOpacity: 0.15 }),
-      Plot.line(bands, { x: "epoch", y: "mean", z: "level", stroke: (band) => palette.get(band.level), strokeWidth: 2 }),
-      Plot.line(shown, { ...ofRun, stroke: (point) => palette.get(colors.of(point.run)) ?? "gray", strokeOpacity: picked.length ? 0.25 : 0.7, strokeWidth: 1.2 }),
+      ...["", "5 3"].flatMap((dash) => [
+        Plot.line(bands.filter((band) => dashOfLevel(band.level) === dash), { x: "epoch", y: "mean", z: "level", stroke: (band) => palette.get(band.level), strokeWidth: 2, strokeDasharray: dash }),
+        Plot.line(shown.filter((point) => dashOfLevel(colors.of(point.run)) === dash), { ...ofRun, stroke: (point) => palette.get(colors.of(point.run)) ?? "gray", strokeOpacity: picked.length ? 0.25 : 0.7, strokeWidth: 1.2, strokeDasharray: dash }),
+      ]),
       Plot.line(chosen, { ...ofRun, stroke: (point) => [DIVERGED[theme], "currentColor"][picked.indexOf(point.run.run_id)], strokeWidth: 2.5 }),
       Plot.tip([...shown, ...chosen], Plot.pointer({ x: "epoch", y: "value", maxRadius: 14, title: (point) => `${view.clock === "epoch" ? `epoch ${point.epoch}` : `${point.epoch.toLocaleString("en")} ${view.clock}`}: ${words(point.value, measure.unit)}\n${view.about(point.run)}` })),
     ],

@@ -206,8 +206,8 @@ function cells([mean, finished, diverged = ""]) { return [mean, finished, diverg
 
 function legend(id, { colors, palette }, hidden) {
   const entries = colors.levels.map((level, i) => {
-    const isOff = hidden?.includes(String(level)), spot = element("i");
-    spot.style.background = palette.get(level);
+    const isOff = hidden?.includes(String(level)), spot = element("i", null, { "data-shape": shapeOf(i)[1] });
+    spot.style.color = palette.get(level);
     if (!hidden) return element("span", null, {}, [spot, words(level)]);
     const button = element("button", null, { id: `level-${i}`, "aria-pressed": String(!isOff) }, [spot, words(level)]);
     button.onclick = () => set({ hidden: isOff ? hidden.filter((name) => name !== String(level)) : [...hidden, String(level)] });

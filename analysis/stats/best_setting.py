@@ -15,6 +15,7 @@ from analysis.stats.response import fit_response
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Metric
 from analysis.tables.settings import group_settings
+from analysis.tables.which_runs import ended_runs
 
 _DRAWS = 1000
 _NAMES = {"peak_lr": "peak rate", "warmup_epochs": "warmup"}
@@ -26,8 +27,8 @@ class BestSettings:
 
     Attributes:
         runs: of the chosen settings.
-        chosen: a row per batch: its setting, and `at_end`, the setting that is at an end of three
-            values or more that were tried; empty if none is.
+        chosen: a row per batch: its setting, and `ends`, those of its values that are at an end of
+            three or more that were tried, with the word for it: `lowest tried`.
         columns: of the settings that were tried.
         price: what choosing adds to the variance of each batch's mean.
     """
@@ -70,20 +71,20 @@ class BestSettings:
         """An answer that names the settings it is for, and those at an end of what was tried."""
         if not self.columns:
             return answer
-        rows = self.chosen
-        if answer.name == "best_batch":
+        rows, is_said = self.chosen, answer.name == "best_batch"
+        if is_said:
             rows = rows[rows["global_batch"] == answer.value]
         settings = {
             f"{row['global_batch']:.0f}": {_NAMES.get(c, c): row[c] for c in self.columns}
             for row in rows.to_dict("records")
         }
-        at_end = rows.loc[rows["at_end"] != "", "at_end"].unique()
+        at_end = list(dict.fromkeys(name for ends in rows["ends"] for name in ends))
         more = {"chosen": settings, "at_end_of_grid": [_NAMES.get(name, name) for name in at_end]}
         answer = replace(answer, settings={**answer.settings, **more})
-        if not len(at_end):
+        if not at_end:
             return answer
         step = "Extend the grid: sweeper analysis next names the runs."
-        words = f"{answer.words} {_describe_ends(rows)}"
+        words = answer.words if is_said else f"{answer.words} {_describe_ends(rows)}"
         has_remedy = answer.next and not answer.has_answer
         return replace(answer, words=words, next=answer.next if has_remedy else step)
 
@@ -104,11 +105,12 @@ def along_best(runs: pd.DataFrame, metric: Metric) -> tuple[ComparableRuns, Best
 
 def _describe_ends(chosen: pd.DataFrame) -> str:
     """Which of the chosen settings are at an end of what was tried; empty if none is."""
-    ends = [
-        f"{_NAMES.get(str(name), name)} at {', '.join(f'{b:,}' for b in group['global_batch'])}"
-        for name, group in chosen[chosen["at_end"] != ""].groupby("at_end")
-    ]
-    return f"The best is at an end of what was tried: {'; '.join(ends)}." if ends else ""
+    by_name: dict[str, list[str]] = {}
+    for batch, ends in zip(chosen["global_batch"], chosen["ends"], strict=True):
+        for name in ends:
+            by_name.setdefault(_NAMES.get(name, name), []).append(f"{batch:,}")
+    ends = "; ".join(f"{name} at {', '.join(batches)}" for name, batches in by_name.items())
+    return f"The best is at an end of what was tried: {ends}." if ends else ""
 
 
 def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) -> BestSettings:
@@ -120,11 +122,11 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     """
     if not columns:
         chosen = runs[["global_batch"]].drop_duplicates().sort_values("global_batch")
-        return BestSettings(runs, chosen.assign(at_end=""), ())
+        return BestSettings(runs, chosen.assign(ends=[{}] * len(chosen)), ())
     by = ["global_batch", *columns]
     cells = Replicates.from_runs(runs, by, metric.name)
     if not cells.values:  # noqa: PD011
-        return BestSettings(runs, cells.points.assign(at_end=""), columns)
+        return BestSettings(runs, cells.points.assign(ends=[{}] * len(cells.points)), columns)
     lost = runs[runs["outcome"] == "diverged"].groupby(by).size()
     frame = cells.points.assign(mean=metric.sign * cells.means, count=cells.counts)
     fit, refit, variance = _smooth(cells, columns, metric, lost)
@@ -136,7 +138,8 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     places = [place for place in places if len(place)]
     best = [int(_choose(means[:, None], fit[:, None], error, place)[0]) for place in places]
     chosen = frame.loc[best, by].reset_index(drop=True)
-    chosen["at_end"] = [_end_of(row, frame, columns) for row in chosen.to_dict("records")]
+    tried = ended_runs(runs)
+    chosen["ends"] = [_ends_of(row, tried, columns) for row in chosen.to_dict("records")]
     truth = fit.copy()
     for place in places if refit is None else ():  # means scatter more than what they estimate
         middle, scatter = fit[place].mean(), max(float(fit[place].var()), 1e-300)
@@ -165,15 +168,25 @@ def _choose(means: Array, fit: Array, error: Array, place: NDArray[np.intp]) -> 
     return place[np.where(is_near, fit[place], -np.inf).argmax(axis=0)]
 
 
-def _end_of(row: Mapping[Hashable, Any], frame: pd.DataFrame, columns: Sequence[str]) -> str:
-    """The setting that is at an end of three or more that were tried at a batch; else empty."""
-    of_batch = frame[frame["global_batch"] == row["global_batch"]]
+#: What the least and the most of a setting are called.
+_SIDES = {"warmup_epochs": ("shortest", "longest"), "peak_lr": ("lowest", "highest")}
+
+
+def _ends_of(
+    row: Mapping[Hashable, Any], tried: pd.DataFrame, columns: Sequence[str]
+) -> dict[str, str]:
+    """Settings that are at an end of three or more that were tried at a batch, and at which."""
+    of_batch, found = tried[tried["global_batch"] == row["global_batch"]], dict[str, str]()
     for name in columns:
-        tried = of_batch[name]
-        is_least = row[name] == tried.min() and tried.min() > 0  # no warmup is the end of its scale
-        if tried.nunique() >= 3 and (row[name] == tried.max() or is_least):
-            return name
-    return ""
+        low, high = of_batch[name].min(), of_batch[name].max()
+        least, most = _SIDES.get(name, ("smallest", "largest"))
+        if of_batch[name].nunique() < 3:
+            continue
+        if row[name] == high:
+            found[name] = f"{most} tried"
+        elif row[name] == low and low > 0:  # no warmup is the end of its scale
+            found[name] = f"{least} tried"
+    return found
 
 
 #: From values of points, shape (points, draws), to the values that are chosen by.
