@@ -70,8 +70,7 @@ def choose_batch(measured: Measured) -> Answer:
 
 
 def _choose_batch(best: BestSettings, metric: Metric) -> Answer:
-    ends = dict(zip(best.chosen["global_batch"], best.chosen["ends"], strict=True))
-    answer = advise_batch(best.runs, metric, best.price, ends)
+    answer = advise_batch(best.runs, metric, best.price, best.ends)
     return best.describe(_refuse_confounded(answer, best.runs))
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.figures.points import POINT, points
 from analysis.stats.answer import Answer, capitalize
 from analysis.stats.best_of import compare_with_best
+from analysis.stats.best_setting import Ends
 from analysis.stats.contrasts import Arms
 from analysis.stats.outliers import drop_wild
 from analysis.stats.replicates import NO_SPREAD, Replicates, validation_size
@@ -111,7 +112,7 @@ def _setting(runs: pd.DataFrame) -> list[str]:
 
 def advise_batch(
     runs: pd.DataFrame, metric: Metric, price: Mapping[int, float] | None = None,
-    ends: Mapping[int, Mapping[str, str]] | None = None,
+    ends: Ends | None = None,
 ) -> Answer:  # fmt: skip
     """The fastest batch whose mean is within a margin of the best; and all batches.
 
@@ -119,7 +120,7 @@ def advise_batch(
     batches are shown to lose more, and what the seeds cannot exclude. The ends of the answer's
     interval are the smallest and the largest batch that are not excluded as the best.
 
-    `ends` has for each batch the columns of settings at an end of what was tried, with the word.
+    `ends` are those of `BestSettings`.
     """
     every = compare_batches(runs, metric, price)
     table = every[every["num_diverged"] == 0]

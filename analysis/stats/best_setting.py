@@ -21,22 +21,27 @@ _DRAWS = 1000
 _NAMES = {"peak_lr": "peak rate", "warmup_epochs": "warmup"}
 
 
+Ends = Mapping[int, Mapping[str, str]]
+
+
 @dataclass(frozen=True, slots=True)
 class BestSettings:
     """The runs of each batch at the setting that is best there.
 
     Attributes:
         runs: of the chosen settings.
-        chosen: a row per batch: its setting, and `ends`, those of its values that are at an end of
-            three or more that were tried, with the word for it: `lowest tried`.
+        chosen: a row per batch, its setting.
         columns: of the settings that were tried.
         price: what choosing adds to the variance of each batch's mean.
+        ends: by the batch, the settings that are at an end of three values or more that were tried,
+            with the word for it: `lowest tried`.
     """
 
     runs: pd.DataFrame
     chosen: pd.DataFrame
     columns: Sequence[str]
     price: Mapping[int, float] = field(default_factory=dict[int, float])
+    ends: Ends = field(default_factory=dict[int, dict[str, str]])
 
     @property
     def words(self) -> str:
@@ -50,7 +55,7 @@ class BestSettings:
     @property
     def caption(self) -> str:
         """The chosen settings, and which are at an end of what was tried."""
-        return f"{self.words} {_describe_ends(self.chosen)}".strip()
+        return f"{self.words} {_describe_ends(self.ends)}".strip()
 
     def keep_chosen(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Of these runs, those at the chosen settings, and all of batches without one."""
@@ -71,20 +76,21 @@ class BestSettings:
         """An answer that names the settings it is for, and those at an end of what was tried."""
         if not self.columns:
             return answer
-        rows, is_said = self.chosen, answer.name == "best_batch"
-        if is_said:
+        rows, ends = self.chosen, self.ends
+        if is_of_batch := answer.name == "best_batch":
             rows = rows[rows["global_batch"] == answer.value]
+            ends = {batch: own for batch, own in ends.items() if batch == answer.value}
         settings = {
             f"{row['global_batch']:.0f}": {_NAMES.get(c, c): row[c] for c in self.columns}
             for row in rows.to_dict("records")
         }
-        at_end = list(dict.fromkeys(name for ends in rows["ends"] for name in ends))
+        at_end = list(dict.fromkeys(name for own in ends.values() for name in own))
         more = {"chosen": settings, "at_end_of_grid": [_NAMES.get(name, name) for name in at_end]}
         answer = replace(answer, settings={**answer.settings, **more})
         if not at_end:
             return answer
         step = "Extend the grid: sweeper analysis next names the runs."
-        words = answer.words if is_said else f"{answer.words} {_describe_ends(rows)}"
+        words = answer.words if is_of_batch else f"{answer.words} {_describe_ends(ends)}"
         has_remedy = answer.next and not answer.has_answer
         return replace(answer, words=words, next=answer.next if has_remedy else step)
 
@@ -103,14 +109,14 @@ def along_best(runs: pd.DataFrame, metric: Metric) -> tuple[ComparableRuns, Best
     return (replace(group, runs=runs, name="best"), best) if len(runs) else None
 
 
-def _describe_ends(chosen: pd.DataFrame) -> str:
+def _describe_ends(ends: Ends) -> str:
     """Which of the chosen settings are at an end of what was tried; empty if none is."""
     by_name: dict[str, list[str]] = {}
-    for batch, ends in zip(chosen["global_batch"], chosen["ends"], strict=True):
-        for name in ends:
-            by_name.setdefault(_NAMES.get(name, name), []).append(f"{batch:,}")
-    ends = "; ".join(f"{name} at {', '.join(batches)}" for name, batches in by_name.items())
-    return f"The best is at an end of what was tried: {ends}." if ends else ""
+    for batch, own in ends.items():
+        for name in own:
+            by_name.setdefault(name, []).append(f"{batch:,}")
+    words = "; ".join(f"{_NAMES.get(n, n)} at {', '.join(of)}" for n, of in by_name.items())
+    return f"The best is at an end of what was tried: {words}." if words else ""
 
 
 def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) -> BestSettings:
@@ -122,11 +128,11 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     """
     if not columns:
         chosen = runs[["global_batch"]].drop_duplicates().sort_values("global_batch")
-        return BestSettings(runs, chosen.assign(ends=[{}] * len(chosen)), ())
+        return BestSettings(runs, chosen, ())
     by = ["global_batch", *columns]
     cells = Replicates.from_runs(runs, by, metric.name)
     if not cells.values:  # noqa: PD011
-        return BestSettings(runs, cells.points.assign(ends=[{}] * len(cells.points)), columns)
+        return BestSettings(runs, cells.points, columns)
     lost = runs[runs["outcome"] == "diverged"].groupby(by).size()
     frame = cells.points.assign(mean=metric.sign * cells.means, count=cells.counts)
     fit, refit, variance = _smooth(cells, columns, metric, lost)
@@ -139,7 +145,7 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     best = [int(_choose(means[:, None], fit[:, None], error, place)[0]) for place in places]
     chosen = frame.loc[best, by].reset_index(drop=True)
     tried = ended_runs(runs)
-    chosen["ends"] = [_ends_of(row, tried, columns) for row in chosen.to_dict("records")]
+    ends = {int(r["global_batch"]): _ends_of(r, tried, columns) for r in chosen.to_dict("records")}
     truth = fit.copy()
     for place in places if refit is None else ():  # means scatter more than what they estimate
         middle, scatter = fit[place].mean(), max(float(fit[place].var()), 1e-300)
@@ -152,7 +158,7 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
         taken = _choose(drawn, again, error, place)
         off = drawn[taken, np.arange(_DRAWS)] - truth[place].max()
         price[int(batches[i])] = max(0.0, float((off**2).mean() - error[i] ** 2))
-    found = BestSettings(runs, chosen, columns, price)
+    found = BestSettings(runs, chosen, columns, price, ends)
     return replace(found, runs=found.keep_chosen(runs))
 
 
