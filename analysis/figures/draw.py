@@ -106,16 +106,9 @@ def _figures_of(
             draw = partial(draw_per_epoch, group, measured.curves, metric, width=width)
             yield "per_epoch", of_rule, draw
         if target is not None and _count(group, "global_batch") > 1:
-            yield "steps_to_target", of_rule, partial(_draw_steps, group, measured, width, target)
-
-
-def _draw_steps(
-    group: ComparableRuns, measured: Measured, width: Width, target: float
-) -> Drawing | None:
-    goal = f"{measured.metric.word} {measured.metric.shown(target)}"
-    reached = best_reached(to_target(group.runs, measured.curves, target, measured.metric))
-    if reached.loc[reached["reached_target"], "global_batch"].nunique() < 2:
-        return None
-    about = f"{group.title}; of each batch and seed the best warmup"
-    about = ". ".join(filter(None, [about, doubts(group.runs)]))
-    return draw_steps_to_target(reached, goal, about, width=width)
+            goal = f"{metric.word} {metric.shown(target)}"
+            reached = best_reached(to_target(group.runs, measured.curves, target, metric))
+            about = f"{group.title}; of each batch and seed the best warmup"
+            about = ". ".join(filter(None, [about, doubts(group.runs)]))
+            draw = partial(draw_steps_to_target, reached, goal, about, width=width)
+            yield "steps_to_target", of_rule, draw
