@@ -16,7 +16,7 @@ const NAMED = {
 // Shapes of levels and their letters in a legend; of more than six, every other line is dashed.
 const SHAPES = [["circle", "\u25cf"], ["square", "\u25a0"], ["triangle", "\u25b2"], ["diamond", "\u25c6"], ["star", "\u2605"], ["cross", "\u271a"]];
 const shapeOf = (k) => SHAPES[k % SHAPES.length];
-const dashOf = (k, count) => (count > SHAPES.length && k % 2 ? "5 3" : null);
+const dashOf = (k, count) => (count > SHAPES.length && k % 2 === 1 ? "5 3" : null);
 const DIVERGED = { light: "#c1272d", dark: "#ff7a70" };
 
 function colorsOf(levels, isNumber, theme) {
@@ -151,7 +151,7 @@ function curves(view) {
   const pointsOf = (run) => run[CURVE][0].map((epoch, i) => ({ run, epoch, value: run[CURVE][k][i] }));
   const shown = few ? used.flatMap(pointsOf) : [], chosen = used.filter((run) => picked.includes(run.run_id)).flatMap(pointsOf);
   const bands = few ? [] : d3.groups(used, colors.of).flatMap(([level, members]) => bandsOf(members, k).map((band) => ({ level, ...band })));
-  const dashOfLevel = (level) => dashOf(colors.levels.indexOf(level), colors.levels.length) ?? "";
+  const dashOfLevel = (level) => dashOf(colors.levels.indexOf(level), colors.levels.length);
   const ofRun = { x: "epoch", y: "value", z: (point) => point.run.run_id };
   const ends = few ? shown.map((point) => point.value) : bands.map((band) => band.low);
   const svg = plotted(view, { rows: 1 }, {
@@ -159,7 +159,7 @@ function curves(view) {
     marks: [
       Plot.frame({ strokeOpacity: 0.25 }),
       Plot.areaY(bands, { x: "epoch", y1: "low", y2: "high", z: "level", fill: (band) => palette.get(band.level), fillOpacity: 0.15 }),
-      ...["", "5 3"].flatMap((dash) => [
+      ...[null, "5 3"].flatMap((dash) => [
         Plot.line(bands.filter((band) => dashOfLevel(band.level) === dash), { x: "epoch", y: "mean", z: "level", stroke: (band) => palette.get(band.level), strokeWidth: 2, strokeDasharray: dash }),
         Plot.line(shown.filter((point) => dashOfLevel(colors.of(point.run)) === dash), { ...ofRun, stroke: (point) => palette.get(colors.of(point.run)) ?? "gray", strokeOpacity: picked.length ? 0.25 : 0.7, strokeWidth: 1.2, strokeDasharray: dash }),
       ]),

@@ -240,6 +240,19 @@ def test_figures_have_panels(opened):
     assert find(opened, "#legend").text.split() == ["Outcome", "diverged", "finished"]
 
 
+def test_many_lines_are_told_apart_by_shape_and_dash(browser, tmp_path):
+    runs = simulated_runs([256, 1024], range(8), 1, accuracy=lambda b, w: 0.8 + w / 100)
+
+    open_page(browser, without_estimates(tmp_path, runs))
+
+    shapes = [spot.get_attribute("data-shape") for spot in all_of(browser, "#answer-legend i")]
+    assert len({*shapes[:6]}) == 6
+    assert shapes[6:] == shapes[:2]
+    dashed = "return document.querySelectorAll('#{} svg [stroke-dasharray] path').length"
+    assert browser.execute_script(dashed.format("answer")) == 4
+    assert browser.execute_script(dashed.format("curves")) == 8  # two batches of each warmup
+
+
 def test_losses_stand_on_a_logarithm_if_asked_and_are_plain_numbers(opened):
     """`200m` is no loss that a paper would print, and a bar below 0 makes no axis linear."""
     choose(opened, y="val_loss")
