@@ -66,6 +66,16 @@ def test_a_best_setting_at_an_end_of_its_grid_is_said():
     assert found.next.startswith("Extend the grid")
 
 
+def test_a_batchnorm_span_of_its_own_at_each_batch_is_refused_with_the_remedy():
+    runs = study(3, lambda b, w: 0.9)
+    runs = runs.assign(bn_span=runs["global_batch"].map({30: 30, 60: 60, 120: 20}))
+
+    found = choose_batch(Measured(runs, pd.DataFrame()))
+
+    assert found.words.startswith("Refused: the arms differ in more than the setting in question")
+    assert found.next == "Run all batches again with bn_span=10."
+
+
 def test_the_lowest_rate_is_not_at_an_end_where_lower_ones_diverged():
     plain = study(3, lambda b, w: 0.9)
     plain = plain[plain["warmup_epochs"] == 0]
