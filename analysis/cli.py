@@ -91,6 +91,7 @@ def _report_unread(loaded: Loaded) -> pd.DataFrame:
 
 
 _WROTE = "wrote {}"
+_MOST_FIGURES = 6
 _PAPERS = ("mccord2021", "goyal2017", "limit2020")
 
 
@@ -165,6 +166,9 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     )  # fmt: skip
     figures = add(_figures, "draw the metric against batch, warmup and epoch", results, metric, out)
     figures.add_argument("--target", type=float, help="metric level that counts as trained")
+    figures.add_argument(
+        "--all", action="store_true", help=f"all figures, not the {_MOST_FIGURES} most telling"
+    )
     paper = add(_paper, "redraw a paper's figures", metric, out)
     paper.add_argument("name", choices=_PAPERS)
     paper.add_argument(
@@ -315,8 +319,9 @@ def _figures(options: argparse.Namespace) -> Iterator[str]:
     clocks = ("examples_seen",) if options.target is None else ("step", "examples_seen")
     measured = read_measured(options, *clocks, columns=columns)
     check_target(options.target, measured.metric.unit)
-    drawn = draw_all(measured, options.out, options.width, options.target)
-    yield from map(_WROTE.format, drawn)
+    most = None if options.all else _MOST_FIGURES
+    for part in draw_all(measured, options.out, options.width, options.target, most):
+        yield part if isinstance(part, str) else _WROTE.format(part)
 
 
 def _paper(options: argparse.Namespace) -> Iterator[str]:

@@ -36,8 +36,10 @@ class OpenClaim:
         contrasts: of the arms; None for a claim about the best warmup's exponent.
         metric: what it is about.
         num_claims: claims of its paper, which share the error rate.
+        paper: its citation.
     """
 
+    paper: str
     verdict: Verdict
     arms: list[Arm]
     contrasts: Contrasts | None
@@ -62,6 +64,7 @@ def _open_claims_of_grid(judged: Judged) -> Iterator[OpenClaim]:
             points = dict.fromkeys([*claim.points, *(Point(*at) for at in seen)])
             is_open = not claim.only_there or paper.is_protocol_of(runs)
             yield OpenClaim(
+                paper=judged.citation,
                 verdict=verdict,
                 arms=paper_arms([*points], placed, runs, paper) if is_open else [],
                 contrasts=claim.contrasts,
@@ -76,26 +79,28 @@ def _open_claims_of_limit(judged: Judged) -> Iterator[OpenClaim]:
         by_name = limit2020.arms_at_largest_batch(judged.compared.runs)
         arms = [Arm.of_runs(name, rows) for name, rows in by_name.items()]
         contrasts = limit2020.gains(len(arms))
-        yield OpenClaim(verdict=gain, arms=arms, contrasts=contrasts, num_claims=2)
+        yield OpenClaim(
+            paper=judged.citation, verdict=gain, arms=arms, contrasts=contrasts, num_claims=2
+        )
     if drift.is_open:
-        yield OpenClaim(verdict=drift, arms=[], contrasts=None)
+        yield OpenClaim(paper=judged.citation, verdict=drift, arms=[], contrasts=None)
 
 
 def propose_for_claim(claim: OpenClaim, most_seeds: int) -> Proposal:
     """What to run for a claim that is not decided."""
     verdict = claim.verdict
     blank = Proposal(
-        question=f"{verdict.text} ({verdict.where})",
+        question=f"{verdict.text} ({claim.paper}, {verdict.where})",
         now=(verdict.low, verdict.high),
         unit=verdict.unit,
     )
     if not claim.arms or verdict.why.startswith(LACKING):
         return replace(blank, why=verdict.why)
     if same_arms(pd.concat([arm.runs[[*ARM, "lr_series_hash"]] for arm in claim.arms])):
-        return replace(blank, why=f"{verdict.why}; only other settings tell these arms apart")
+        return replace(blank, why=f"{verdict.why}; only other settings tell these points apart")
     is_new = min(len(arm.seeds) for arm in claim.arms) < 2
     if not is_new and compare_settings(claim.arms, ()):
-        blank = replace(blank, why="with all other settings made equal")
+        blank = replace(blank, why="all points with the same settings, as these runs differ")
         return propose_runs(claim.arms, (), blank)
     if claim.contrasts is not None:
         return _propose_for_contrasts(claim, claim.contrasts, blank, most_seeds, is_new=is_new)
@@ -128,19 +133,19 @@ def _propose_for_contrasts(
         num_arms = int(contrasts.uses.sum(axis=1).max())
         num_tests = claim.num_claims * (verdict.num_looks + 1)  # with the look that follows
         needed = fewest_seeds_by_rank(num_arms, ONE_SIDED / num_tests)
-        why = f"runs diverged, and a rank test needs {needed} or more seeds per point"
+        why = f"runs diverged, and a test by ranks needs {needed} or more seeds per point"
         if needed <= verdict.num_seeds:
-            why = "runs diverged in about equal shares: ranks do not tell the arms apart"
+            why = "runs diverged in about equal shares: ranks do not tell the points apart"
             return replace(blank, why=why)
     elif needed < 0:
         return replace(blank, why=verdict.why)
     else:
         scale, unit = scale_of(verdict.unit)
         amount = f"{scale * verdict.seeds_for:.3g} {unit}".strip()
-        why = f"about {needed} seeds per point would show {amount}"
+        why = f"about {needed} seeds per point would show a difference of {amount}"
     if needed > most_seeds and not is_new:
         most = expected_interval(contrasts, arms, np.maximum(counts, most_seeds))
-        why = f"no number of seeds up to {most_seeds} is sure to decide this: {why}"
+        why = f"more than {most_seeds} seeds per point are needed: {why}"
         return replace(blank, why=why, expected=most)
     expected = expected_interval(contrasts, arms, np.maximum(counts, needed))
     added = add_seeds(claim.arms, needed)
@@ -155,7 +160,7 @@ def _propose_for_exponent(claim: OpenClaim, blank: Proposal) -> Proposal:
         found = propose_longer_grid(at_edge)
         return replace(found, question=blank.question, now=UNKNOWN, expected=UNKNOWN)
     note = best_warmups(ended_runs(rows), make_rng(), metric=claim.metric).note
-    return replace(blank, why=f"no number of seeds is sure to decide this: {note}".rstrip(": "))
+    return replace(blank, why=f"more seeds alone need not decide this: {note}".rstrip(": "))
 
 
 def expected_interval(contrasts: Contrasts, arms: Arms, counts: NDArray[np.int64]) -> Interval:

@@ -128,7 +128,11 @@ def propose_longer_grid(found: Sequence[Edge]) -> Proposal:
         return replace(blank, why=next(iter(refused), "nothing beyond the grid is possible"))
     values = ",".join(f"{v:g}" for v in sorted({float(config[first.key]) for config in added}))
     arms = [arm for edge in found for arm in edge.arms.values()]
-    return propose_runs(arms, added, replace(blank, why=f"{first.key}={values}, beyond the grid"))
+    return propose_runs(
+        arms,
+        added,
+        replace(blank, why=f"the best may lie beyond what was tried, as {first.key}={values}"),
+    )
 
 
 def _next_values(edge: Edge) -> list[float]:

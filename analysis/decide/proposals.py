@@ -8,7 +8,7 @@ from analysis.decide.arms import Arm, add_seeds
 from analysis.decide.claims import FEWEST_SEEDS, open_claims, propose_for_claim
 from analysis.decide.command import sweep_commands
 from analysis.decide.grid_ends import Edge, find_edges, propose_longer_grid
-from analysis.decide.proposal import UNKNOWN, Proposal, propose_runs
+from analysis.decide.proposal import MOST_SEEDS, UNKNOWN, Proposal, propose_runs
 from analysis.figures.points import POINT
 from analysis.papers.judge import Judged
 from analysis.stats.pairs import rule_pairs
@@ -21,9 +21,6 @@ from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
-
-#: Most seeds per point that are proposed.
-MOST_SEEDS = 50
 
 
 def propose_next(measured: Measured, judged: Sequence[Judged]) -> list[Proposal]:
@@ -65,7 +62,8 @@ def _propose_seeds(measured: Measured) -> Iterator[Proposal]:
         for (batch, warmup, rule), rows in runs.groupby(POINT)
     }
     if single := [arm for arm in named.values() if len(arm.seeds) < 2]:
-        blank = Proposal(question="Points with one seed have no interval", why="three seeds each")
+        why = "three seeds each give their means an interval"
+        blank = Proposal(question="How far do points with one seed scatter?", why=why)
         yield propose_runs(single, add_seeds(single, FEWEST_SEEDS), blank)
     pairs, _, _ = rule_pairs(runs, measured.curves, measured.metric)
     is_open = [pair for pair in pairs.to_dict("records") if 1 <= pair["seeds_needed"] <= MOST_SEEDS]
@@ -76,7 +74,7 @@ def _propose_seeds(measured: Measured) -> Iterator[Proposal]:
             question=f"{pair['first']} or {pair['second']} at batch {at[0]:,}, warmup {at[1]:g}?",
             now=(pair["low"], pair["high"]),
             unit=measured.metric.word,
-            why=f"about {count} seeds for each rule would tell them apart, or show them equal",
+            why=f"about {count} seeds of each rule would tell them apart, or show them equal",
         )
         yield propose_runs(arms, add_seeds(arms, count), blank)
 

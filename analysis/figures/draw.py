@@ -1,7 +1,8 @@
-"""Every figure of a sweep, drawn and saved."""
+"""The figures of a sweep, drawn and saved, the most telling first."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from analysis.figures.curves import draw_per_epoch
@@ -22,26 +23,39 @@ from analysis.tables.comparable_runs import AXES, ComparableRuns, file_name, gro
 from analysis.tables.metric import Measured
 from analysis.tables.validity import doubts
 
+#: Kinds of figures, which their names begin with, the most telling first.
+_KINDS = (
+    "vs_batch_best", "steps_to_target", "best_rates", "best_warmups", "vs_batch", "vs_warmup",
+    "by_batch_and_warmup", "per_epoch",
+)  # fmt: skip
+
+#: A kind, the rest of the name, and what draws it.
+_Figure = tuple[str, str, Callable[[], Drawing | None]]
+
 
 def draw_all(
-    measured: Measured, folder: Path, width: Width = "screen", target: float | None = None
-) -> Iterator[Path]:
+    measured: Measured, folder: Path, width: Width = "screen", target: float | None = None,
+    most: int | None = None,
+) -> Iterator[Path | str]:  # fmt: skip
     """Draw each batch at its best setting, if groups differ in it, and every comparable group.
 
-    Without a target there is no figure of steps to it.
+    Nothing is drawn of a single point. Without a target there is no figure of steps to it.
+
+    Returns:
+        The files, of at most so many figures, the most telling; and in words what is left out.
     """
-    word = file_name(measured.metric.word)
-    runs = measured.runs_with_metric
-    if best := along_best(runs, measured.metric):
-        drawing = draw_best_settings(add_doubts(best[0]), best[1], measured.metric, width=width)
-        yield from save(drawing, folder, f"{word}_vs_batch_best")
-    for group in group_comparable(runs):
-        for name, drawing in _drawings(add_doubts(group), measured, width, target):
-            yield from save(drawing, folder, f"{word}_{name}")
-    for compared in group_comparable(runs, (*AXES, "base_lr")):
-        if drawing := draw_best_rates(add_doubts(compared), measured.metric, width=width):
-            ending = f"-{compared.name}" if compared.name else ""
-            yield from save(drawing, folder, f"{word}_best_rates{ending}")
+    word, drawn = file_name(measured.metric.word), 0
+    figures = _figures(measured, width, target)
+    order = sorted(figures, key=lambda figure: (_KINDS.index(figure[0]), figure[1] != ""))
+    for kind, ending, draw in order:
+        if drawn == most:
+            yield f"These are the {most} most telling figures; --all draws the others too."
+            return
+        if drawing := draw():
+            drawn += 1
+            yield from save(drawing, folder, f"{word}_{kind}{ending}")
+    if not drawn:
+        yield "Nothing to draw: no runs that may be compared differ in batch, warmup or rate."
 
 
 def add_doubts(compared: ComparableRuns) -> ComparableRuns:
@@ -50,27 +64,51 @@ def add_doubts(compared: ComparableRuns) -> ComparableRuns:
     return replace(compared, about=about)
 
 
-def _drawings(
+def _figures(measured: Measured, width: Width, target: float | None) -> Iterator[_Figure]:
+    """All that can be drawn of more than one point."""
+    runs, metric = measured.runs_with_metric, measured.metric
+    best = along_best(runs, metric)
+    if best and _count(best[0], "global_batch") > 1:
+        compared = add_doubts(best[0])
+        draw = partial(draw_best_settings, compared, best[1], metric, width=width)
+        yield "vs_batch_best", "", draw
+    for compared in map(add_doubts, group_comparable(runs, (*AXES, "base_lr"))):
+        if _count(compared, "peak_lr") > 1:
+            ending = f"-{compared.name}" if compared.name else ""
+            yield "best_rates", ending, partial(draw_best_rates, compared, metric, width=width)
+    for compared in map(add_doubts, group_comparable(runs)):
+        yield from _figures_of(compared, measured, width, target)
+
+
+def _count(compared: ComparableRuns, column: str) -> int:
+    return compared.runs[column].nunique()
+
+
+def _figures_of(
     compared: ComparableRuns, measured: Measured, width: Width, target: float | None
-) -> Iterator[tuple[str, Drawing]]:
-    """The figures of comparable runs, by the rest of their names."""
+) -> Iterator[_Figure]:
     metric, ending = measured.metric, f"-{compared.name}" if compared.name else ""
-    yield f"vs_batch{ending}", draw_against_batch(compared, metric, width=width)
-    if len({*compared.runs["warmup_epochs"]}) > 1:
-        yield f"vs_warmup{ending}", draw_against_warmup(compared, metric, width=width)
+    has_batches = _count(compared, "global_batch") > 1
+    has_warmups = _count(compared, "warmup_epochs") > 1
+    of_all = {
+        "best_warmups": (draw_best_warmups, has_warmups),
+        "vs_batch": (draw_against_batch, has_batches),
+        "vs_warmup": (draw_against_warmup, has_warmups),
+        "by_batch_and_warmup": (draw_heat_map, has_batches and has_warmups),
+    }
+    for kind, (draw, is_possible) in of_all.items():
+        if is_possible:
+            yield kind, ending, partial(draw, compared, metric, width=width)
     for group in split_by_rule(compared):
-        name = f"per_epoch-{group.name}" if group.name else "per_epoch"
-        yield name, draw_per_epoch(group, measured.curves, metric, width=width)
-    if compared.runs["global_batch"].nunique() > 1 and compared.runs["warmup_epochs"].nunique() > 1:
-        yield f"by_batch_and_warmup{ending}", draw_heat_map(compared, metric, width=width)
-    if drawing := draw_best_warmups(compared, metric, width=width):
-        yield f"best_warmups{ending}", drawing
-    if target is None:
-        return
-    goal = f"{metric.word} {metric.shown(target)}"
-    for group in split_by_rule(compared):
-        reached = best_reached(to_target(group.runs, measured.curves, target, metric))
-        about = f"{group.title}; of each batch and seed the best warmup"
-        about = ". ".join(filter(None, [about, doubts(group.runs)]))
-        if drawing := draw_steps_to_target(reached, goal, about, width=width):
-            yield f"steps_to_target-{group.name}" if group.name else "steps_to_target", drawing
+        of_rule = f"-{group.name}" if group.name else ""
+        of_group = measured.curves[measured.curves["run_id"].isin(group.runs["run_id"])]
+        if of_group["run_id"].duplicated().any():
+            draw = partial(draw_per_epoch, group, measured.curves, metric, width=width)
+            yield "per_epoch", of_rule, draw
+        if target is not None and _count(group, "global_batch") > 1:
+            goal = f"{metric.word} {metric.shown(target)}"
+            reached = best_reached(to_target(group.runs, measured.curves, target, metric))
+            about = f"{group.title}; of each batch and seed the best warmup"
+            about = ". ".join(filter(None, [about, doubts(group.runs)]))
+            draw = partial(draw_steps_to_target, reached, goal, about, width=width)
+            yield "steps_to_target", of_rule, draw

@@ -143,11 +143,10 @@ _THICK = "; thick bars: its 95 % interval, within the grid"
 
 def _note(frame: pd.DataFrame, found: pd.DataFrame, of: Axis, notes: list[str]) -> str:
     bars = " with 95 % t intervals" if frame["low"].notna().any() else ""
-    has_bars = found["low"].notna().any()
-    note = (
-        f"Marks: means over finished seeds{bars}; curves: one response for all batches, shifted; "
-        f"rings: best {of.word}{_THICK if has_bars else '; it has no interval'}."
-    )
+    thick = _THICK if found["low"].notna().any() else "; it has no interval"
+    rings = f"; rings: best {of.word}{thick}" if found["is_interior"].any() else ""
+    note = f"Marks: means over finished seeds{bars}; curves: one response for all batches, shifted"
+    note += f"{rings}."
     edge = found[~found["is_interior"]]
     if len(edge):
         named = ", ".join(f"{batch:,}" for batch in sorted(edge["global_batch"].unique()))

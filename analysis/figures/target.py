@@ -50,10 +50,10 @@ def draw_steps_to_target(
     `reached` has a row per replicate, as `best_reached` returns it.
 
     Returns:
-        None if the target was never reached.
+        None if the target was reached at fewer than two batches.
     """
     done = reached[reached["reached_target"]].assign(outcome="finished")
-    if not len(done):
+    if done["global_batch"].nunique() < 2:
         return None
     frame = _widen_coarse(points(done, "steps_to_target", ["global_batch"]), done)
     batches = frame["global_batch"].tolist()

@@ -70,7 +70,7 @@ def choose_batch(measured: Measured) -> Answer:
 
 
 def _choose_batch(best: BestSettings, metric: Metric) -> Answer:
-    answer = advise_batch(best.runs, metric, best.price)
+    answer = advise_batch(best.runs, metric, best.price, best.ends)
     return best.describe(_refuse_confounded(answer, best.runs))
 
 
@@ -90,7 +90,11 @@ def _describe_chosen(tuned: pd.DataFrame, count: int, best: BestSettings) -> Ans
 def _refuse_confounded(estimated: Answer, runs: pd.DataFrame) -> Answer:
     """An estimate, refused if the arms that it compares differ in more than the question."""
     if why := describe_confounds(ended_runs(runs), ARM):
-        return Answer(name=estimated.name, question=estimated.question, words=f"Refused: {why}.")
+        spans = runs["bn_span"].dropna().astype(int)
+        common = int(np.gcd.reduce(spans)) if len({*spans}) > 1 else 1  # divides every batch
+        step = f"Run all batches again with bn_span={common}." if common > 1 else ""
+        words = f"Refused: {why}."
+        return Answer(name=estimated.name, question=estimated.question, words=words, next=step)
     return estimated
 
 

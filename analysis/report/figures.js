@@ -13,6 +13,10 @@ const NAMED = {
   light: ["#0072b2", "#d55e00", "#007f5f", "#a0307a", "#000000", "#8c6d00", "#5b4fcf", "#7a3b1d", "#e0529c", "#777777", "#b5301f", "#2e4a1f"],
   dark: ["#5ab4f0", "#ff9a4d", "#3fcf9f", "#e07cc0", "#f2f2f2", "#d9b830", "#a79cff", "#d79a74", "#ff8fc6", "#a8a8a8", "#ff8274", "#9fcf7a"],
 };
+// Shapes of levels and their letters in a legend; of more than six, every other line is dashed.
+const SHAPES = [["circle", "\u25cf"], ["square", "\u25a0"], ["triangle", "\u25b2"], ["diamond", "\u25c6"], ["star", "\u2605"], ["cross", "\u271a"]];
+const shapeOf = (k) => SHAPES[k % SHAPES.length];
+const dashOf = (k, count) => (count > SHAPES.length && k % 2 === 1 ? "5 3" : null);
 const DIVERGED = { light: "#c1272d", dark: "#ff7a70" };
 
 function colorsOf(levels, isNumber, theme) {
@@ -23,8 +27,8 @@ function colorsOf(levels, isNumber, theme) {
 
 // How a column lies on an axis; logarithmic with room for 0.
 function axis(column, values, isLog) {
-  if (!column.number) return { type: "point", label: column.name, domain: d3.sort(new Set(values)) };
-  const scale = { label: column.name + (column.unit ? ` [${column.unit}]` : ""), percent: column.unit === "%" };
+  if (!column.number) return { type: "point", label: column.label, domain: d3.sort(new Set(values)) };
+  const scale = { label: column.label, percent: column.unit === "%" };
   const lowest = d3.min(values), above = d3.min(values, (value) => (value > 0 ? value : undefined)) ?? 1;
   return isLog ? { ...scale, ...(lowest > 0 ? { type: "log", tickFormat: "~g" } : { type: "symlog", constant: above }) } : scale;
 }
@@ -36,7 +40,7 @@ function ticksAt(column, values, width) {
   const scaled = levels.map((value) => (column.unit === "%" ? 100 * value : value));
   const isTight = d3.max(scaled, (value) => NUMBER.format(value).length) * 8 > width / levels.length;
   const look = isTight ? { tickRotate: -40, labelOffset: 56 } : {};
-  return [Plot.axisX(scaled, { text: (value) => NUMBER.format(value), label: column.name, ...look })];
+  return [Plot.axisX(scaled, { text: (value) => NUMBER.format(value), label: column.label, ...look })];
 }
 
 // What was seen fills at least a third of the height; longer bars are cut.
@@ -49,13 +53,13 @@ function heights(seen, ends) {
 }
 
 // Panels in rows of four, each with its name; `of` says of a mark's data which panel it is in.
-function panelsOf({ facets, facet, width }) {
+function panelsOf({ facets, width }) {
   const { levels } = facets, columns = Math.min(levels.length, 4);
   if (levels.length < 2) return { columns: 1, rows: 1, titles: [], of: () => ({}) };
   const place = new Map(levels.map((level, i) => [level, i]));
   const cut = { lineWidth: (width - LEFT) / columns / 14, textOverflow: "ellipsis-middle" }; // of letters of 12 pixels
   const of = (key) => ({ fx: (d) => place.get(key(d)) % columns, fy: (d) => Math.floor(place.get(key(d)) / columns) });
-  const titles = [Plot.text(levels, { ...of((level) => level), text: (level) => `${facet} ${words(level)}`, frameAnchor: "top", dy: -12, fontWeight: "bold", ...cut })];
+  const titles = [Plot.text(levels, { ...of((level) => level), text: (level) => `${facets.label} ${words(level)}`, frameAnchor: "top", dy: -12, fontWeight: "bold", ...cut })];
   return { columns, rows: Math.ceil(levels.length / columns), titles, of };
 }
 
@@ -105,8 +109,8 @@ function means(view) {
       Plot.dot(seeds.filter((run) => !finished(run) && run.outcome !== "diverged" && run[y.name] !== null), { ...shared, y: y.name, r: 3, stroke: color }),
       Plot.dot(seeds.filter((run) => run.outcome === "diverged"), { ...shared, clip: false, frameAnchor: "bottom", dy: -6, symbol: "times", stroke: color, strokeWidth: 1.8 }),
       Plot.ruleX(means.filter((group) => group.count > 1), { ...of, y1: (group) => Math.max(group.low, foot), y2: "high", stroke: color, strokeWidth: 1.6 }),
-      Plot.line(means.length ? [...means, ...gaps.map((group) => ({ ...group, mean: NaN }))] : [], { ...of, y: "mean", z: (group) => group.facet, stroke: color, strokeOpacity: 0.45, sort: "x" }),
-      Plot.dot(means, { ...of, y: "mean", r: 4, fill: color, stroke: "var(--paper)" }),
+      Plot.line(means.length ? [...means, ...gaps.map((group) => ({ ...group, mean: NaN }))] : [], { ...of, y: "mean", z: (group) => group.facet, stroke: color, strokeOpacity: 0.45, strokeDasharray: dashOf(k, colors.levels.length), sort: "x" }),
+      Plot.dot(means, { ...of, y: "mean", r: 4, symbol: shapeOf(k)[0], fill: color, stroke: "var(--paper)" }),
     ];
   });
   const pointed = [...dots.filter(finished), ...(view.kind === "runs" && dots.length ? [] : drawn)];
@@ -127,8 +131,8 @@ function means(view) {
 // Seeds at few places are moved apart, so that groups do not hide each other.
 function places(view) { return view.places.levels.length <= MOST_KEYS && view.colors.levels.length > 1; }
 
-function ofGroup(group, { x, y, colors, facet }) {
-  const named = [[x.name, group.x], [colors.name, group.level], [facet, group.facet]].filter(([name]) => name);
+function ofGroup(group, { x, y, colors, facets }) {
+  const named = [[x.label, group.x], [colors.label, group.level], [facets.label, group.facet]].filter(([name]) => name);
   return [...named.map(([name, key]) => `${name}: ${words(key)}`), ...asText(group, y.unit)].join("\n");
 }
 
@@ -147,6 +151,7 @@ function curves(view) {
   const pointsOf = (run) => run[CURVE][0].map((epoch, i) => ({ run, epoch, value: run[CURVE][k][i] }));
   const shown = few ? used.flatMap(pointsOf) : [], chosen = used.filter((run) => picked.includes(run.run_id)).flatMap(pointsOf);
   const bands = few ? [] : d3.groups(used, colors.of).flatMap(([level, members]) => bandsOf(members, k).map((band) => ({ level, ...band })));
+  const dashOfLevel = (level) => dashOf(colors.levels.indexOf(level), colors.levels.length);
   const ofRun = { x: "epoch", y: "value", z: (point) => point.run.run_id };
   const ends = few ? shown.map((point) => point.value) : bands.map((band) => band.low);
   const svg = plotted(view, { rows: 1 }, {
@@ -154,8 +159,10 @@ function curves(view) {
     marks: [
       Plot.frame({ strokeOpacity: 0.25 }),
       Plot.areaY(bands, { x: "epoch", y1: "low", y2: "high", z: "level", fill: (band) => palette.get(band.level), fillOpacity: 0.15 }),
-      Plot.line(bands, { x: "epoch", y: "mean", z: "level", stroke: (band) => palette.get(band.level), strokeWidth: 2 }),
-      Plot.line(shown, { ...ofRun, stroke: (point) => palette.get(colors.of(point.run)) ?? "gray", strokeOpacity: picked.length ? 0.25 : 0.7, strokeWidth: 1.2 }),
+      ...[null, "5 3"].flatMap((dash) => [
+        Plot.line(bands.filter((band) => dashOfLevel(band.level) === dash), { x: "epoch", y: "mean", z: "level", stroke: (band) => palette.get(band.level), strokeWidth: 2, strokeDasharray: dash }),
+        Plot.line(shown.filter((point) => dashOfLevel(colors.of(point.run)) === dash), { ...ofRun, stroke: (point) => palette.get(colors.of(point.run)) ?? "gray", strokeOpacity: picked.length ? 0.25 : 0.7, strokeWidth: 1.2, strokeDasharray: dash }),
+      ]),
       Plot.line(chosen, { ...ofRun, stroke: (point) => [DIVERGED[theme], "currentColor"][picked.indexOf(point.run.run_id)], strokeWidth: 2.5 }),
       Plot.tip([...shown, ...chosen], Plot.pointer({ x: "epoch", y: "value", maxRadius: 14, title: (point) => `${view.clock === "epoch" ? `epoch ${point.epoch}` : `${point.epoch.toLocaleString("en")} ${view.clock}`}: ${words(point.value, measure.unit)}\n${view.about(point.run)}` })),
     ],

@@ -50,7 +50,9 @@ function load(given) {
   runs = runsOf(data);
   columns = new Map(data.columns.map((column) => [column.name, column]));
   const { made } = data;
-  byId("made").textContent = `${made.results.join(", ")}; ${made.at}; made by: ${made.command}${runs.length ? "" : ". No runs yet."}`;
+  document.title = byId("title").textContent = data.title;
+  byId("made").textContent = `${made.results.join(", ")}; ${made.at}${runs.length ? "" : ". No runs yet."} Made by:`;
+  fill("command", [commandBox(made.command)]);
   fill("unread", data.unread.map((text) => element("li", `left out: ${text}`)));
   byId("main").hidden = !runs.length;
   if (!runs.length) return;
@@ -69,7 +71,24 @@ function verdictTable(verdicts) {
   ])));
 }
 
-function pairs(list) { return list.flatMap(([name, text]) => [element("dt", name), element("dd", text)]); }
+function pairs(list) {
+  return list.flatMap(([name, text, commands = []]) => [element("dt", name), element("dd", text, {}, commands.map(commandBox))]);
+}
+
+// Pages of files may not be given the clipboard: then by the selection.
+function commandBox(command) {
+  const code = element("code", command), button = element("button", "copy", { type: "button" });
+  button.onclick = async () => {
+    try {
+      await navigator.clipboard.writeText(command);
+    } catch {
+      getSelection().selectAllChildren(code);
+      document.execCommand("copy");
+    }
+    button.textContent = "copied";
+  };
+  return element("div", null, { className: "command" }, [code, button]);
+}
 
 function set(changes) {
   Object.assign(state, changes);
@@ -92,7 +111,7 @@ function tick(label, key) {
 
 // Built only if what they offer or show changed, so that a refresh disturbs nobody's hand.
 function controls() {
-  const names = [...columns.keys()].map((name) => [name, name]);
+  const names = [...columns.values()].map(({ name, label }) => [name, label]);
   const numbers = names.filter(([name]) => columns.get(name).number);
   const groups = data.groups.map(({ title, about }, i) => [String(i + 1), `${i + 1}: ${[title, about].filter(Boolean).join("; ")}`]);
   const now = JSON.stringify([names, numbers, groups, data.measures, { ...state, query: "" }]);
@@ -106,7 +125,7 @@ function controls() {
     choice("colour", "color", color().name, names),
     choice("panels", "facet", panelColumn(), [["", "one"], ...names]),
   ]);
-  fill("curve-controls", [choice("measure", "measure", measure(), data.measures.map((name) => [name, name])), tick("log", "curvelog")]);
+  fill("curve-controls", [choice("measure", "measure", measure(), data.measures.map((name) => [name, data.labels[name]])), tick("log", "curvelog")]);
 }
 
 function refresh() {
@@ -130,7 +149,7 @@ function refresh() {
   say((drawn.numDots || !inView.length ? "" : `; means are drawn until ${NUMBER.format(MOST_DOTS)} runs or fewer are in view: filter them`) + mixed + matches.wrong.map((text) => `; ${text}`).join(""));
   drawAnswer(view);
   const name = measure(), unit = name.endsWith("accuracy") ? "%" : "";
-  draw("curves", { ...view, runs: inView, measures: data.measures, measure: { name, unit, number: true }, log: state.curvelog, clock: data.clock, label: `${name} against the ${data.clock}` });
+  draw("curves", { ...view, runs: inView, measures: data.measures, measure: { name, unit, number: true, label: data.labels[name] }, log: state.curvelog, clock: data.clock, label: `${data.labels[name]} against the ${data.clock}` });
   compared(picked);
   drawTable();
   toAddress();
@@ -144,11 +163,11 @@ function say(more) {
 // Colour, panels and places of a view, and without the runs whose colour is hidden.
 function withKeys(view, color, hidden) {
   const facet = columns.get(view.facet);
-  const colors = { name: color.name, ...keysOf(view.runs, color, MOST_KEYS) };
+  const colors = { label: color.label, ...keysOf(view.runs, color, MOST_KEYS) };
   const shown = hidden.length ? view.runs.filter((run) => !hidden.includes(String(colors.of(run)))) : view.runs;
-  const facets = keysOf(view.runs, facet, MOST_KEYS), places = keysOf(view.runs, view.x, 24);
+  const facets = { label: facet?.label, ...keysOf(view.runs, facet, MOST_KEYS) }, places = keysOf(view.runs, view.x, 24);
   const palette = colorsOf(colors.levels, color.number, view.theme);
-  const label = `${view.y.name} against ${view.x.name} by ${color.name}: ${shown.length} runs; its numbers are in the table below it`;
+  const label = `${view.y.label} against ${view.x.label} by ${color.label}: ${shown.length} runs; its numbers are in the table below it`;
   return Object.assign(view, { runs: shown, colors, facets, places, palette, label });
 }
 
@@ -163,7 +182,7 @@ function drawAnswer(view) {
   };
   draw("answer", withKeys(main, columns.get(isOne ? "lr_rule" : warmup), []));
   legend("answer-legend", main);
-  byId("answer-title").textContent = `${data.metric.name} after the last epoch: ${group.title}`;
+  byId("answer-title").textContent = `${columns.get(data.metric.name).label} after the last epoch: ${group.title}`;
   byId("answer-note").textContent = [group.about, group.note].filter(Boolean).join(". ");
 }
 
@@ -177,8 +196,8 @@ function draw(id, view) {
   byId(id).replaceChildren(drawn.svg);
   byId(id).setAttribute("aria-label", view.label);
   if (!drawn.groups) return;
-  const { x, y, colors, facet } = view;
-  const heads = [x.name, colors.name, ...(facet ? [facet] : []), "mean", "finished", "diverged"];
+  const { x, y, colors, facets, facet } = view;
+  const heads = [x.label, colors.label, ...(facet ? [facets.label] : []), "mean", "finished", "diverged"];
   byId(`${id}-numbers`).replaceChildren(tableOf(heads, drawn.groups.map((group) =>
     [words(group.x), words(group.level), ...(facet ? [words(group.facet)] : []), ...cells(asText(group, y.unit))])));
 }
@@ -187,14 +206,14 @@ function cells([mean, finished, diverged = ""]) { return [mean, finished, diverg
 
 function legend(id, { colors, palette }, hidden) {
   const entries = colors.levels.map((level, i) => {
-    const isOff = hidden?.includes(String(level)), spot = element("i");
-    spot.style.background = palette.get(level);
+    const isOff = hidden?.includes(String(level)), spot = element("i", null, { "data-shape": shapeOf(i)[1] });
+    spot.style.color = palette.get(level);
     if (!hidden) return element("span", null, {}, [spot, words(level)]);
     const button = element("button", null, { id: `level-${i}`, "aria-pressed": String(!isOff) }, [spot, words(level)]);
     button.onclick = () => set({ hidden: isOff ? hidden.filter((name) => name !== String(level)) : [...hidden, String(level)] });
     return button;
   });
-  fill(id, [element("b", colors.name), ...entries]);
+  fill(id, [element("b", colors.label), ...entries]);
 }
 
 function about(run) {

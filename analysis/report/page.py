@@ -19,8 +19,10 @@ from scipy.special import stdtrit
 from analysis.decide.proposal import proposal_pairs
 from analysis.decide.proposals import propose_next
 from analysis.figures.points import points, reading_note
-from analysis.papers.judge import judge_all, verdict_lines
+from analysis.papers.claim import NOT_RUN
+from analysis.papers.judge import Judged, judge_all, verdict_lines
 from analysis.report.estimates import estimate_all
+from analysis.stats.answer import capitalize
 from analysis.tables.comparable_runs import (
     distinct_configs,
     group_comparable,
@@ -30,7 +32,8 @@ from analysis.tables.comparable_runs import (
 from analysis.tables.load import read_curves, read_runs
 from analysis.tables.metric import AskedMetric, Measured, Metric, clock_label, clock_of, with_metric
 from analysis.tables.validity import check_validity, doubts
-from sweeper.store.schema import RUNS
+from sweeper.spec.sentences import several
+from sweeper.store.schema import CURVES, RUNS
 
 #: Curves that the page draws if the runs have them, and how many numbers at most: with many runs,
 #: only the first measures are drawn, so that the page stays small.
@@ -52,6 +55,16 @@ _ABOUT = {
     "results": "the results folder",
     "warmup": "length of the linear warmup [epochs, or warmup_unit]",
 }
+
+#: Parts of columns' names, and what axes have instead.
+_WORDS = (
+    (r"\blr rule$", "learning-rate rule"), (r"\blr$", "learning rate"),
+    (r"^(best )?val ", r"\1validation "), (r"^train (?=loss|acc)", "training "),
+    (r"^num ", "number of "), (r"^bn ", "BatchNorm "), (r"^compared$", "group of comparable runs"),
+    (r"\bper s$", "per second"), (r" s$", " time [s]"), (r" gib$", " [GiB]"),
+    (r"(?<=warmup) epochs$", " [epochs]"), (r"batch$", "batch [examples]"),
+    (r"accuracy$", "accuracy [%]"), (r"loss$", "loss [nats]"),
+)  # fmt: skip
 
 #: Upper 97.5 % points of Student's t with 1, 2, ... degrees of freedom.
 _STUDENT = [round(float(t), 4) for t in stdtrit(np.arange(1, 201), 0.975)]
@@ -91,8 +104,10 @@ def page_data(tables: Measured, results: Sequence[str], command: str) -> dict[st
     """
     metric = tables.metric
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    folders = ", ".join(Path(folder).resolve().name for folder in results)
     data: dict[str, Any] = {
         "made": {"command": command, "at": now, "results": [str(r) for r in results]},
+        "title": f"{folders}: {metric.label or metric.name}",
         "unread": [str(u) for u in tables.unread],
         "metric": {"name": metric.name, "mode": metric.mode},
         "student": _STUDENT,
@@ -113,6 +128,7 @@ def page_data(tables: Measured, results: Sequence[str], command: str) -> dict[st
     data["columns"] = [
         {
             "name": name,
+            "label": label_column(name, warmup_unit(runs)),
             "about": RUNS[name][1] if name in RUNS else _ABOUT.get(name, "from the config"),
             "unit": "%" if name.endswith("accuracy") else "",
             "number": _is_number(shown[name]),
@@ -125,6 +141,7 @@ def page_data(tables: Measured, results: Sequence[str], command: str) -> dict[st
     data["config"] = {name: str(value) for name, value in common.items()}
     data["summary"] = _summary(runs)
     data["measures"], curves = _curves(tables.curves, metric)
+    data["labels"] = {name: label_column(name) for name in data["measures"]}
     data["clock"] = clock_label(tables.curves, runs)
     logs = _logs(runs)
     rows = zip(*(_values(shown[name]) for name in shown), strict=True)
@@ -143,15 +160,35 @@ def conclusions(tables: Measured) -> dict[str, Any]:
     judged, metric = judge_all(runs, curves), tables.metric
     compared = [paper.compared for paper in judged] or group_comparable(runs)[:1]
     found = {text for group in compared for text in check_validity(group.runs, metric)}
+    first, *others = estimate_all(tables)
+    others = sorted(others, key=lambda answer: not answer.has_answer)
     return {
-        "claims": [
-            {"heading": j.heading, "verdicts": [list(line) for line in verdict_lines(j)]}
-            for j in judged
-        ],
+        "claims": [{"heading": j.heading, "verdicts": _verdicts(j)} for j in judged],
         "findings": sorted(found),  # refusals before remarks
-        "estimates": [[e.question, e.words] for e in estimate_all(tables)],
+        "estimates": [[e.question, e.words] for e in (first, *others)],
         "next": proposal_pairs(propose_next(tables, judged)),
     }
+
+
+def _verdicts(judged: Judged) -> list[list[str]]:
+    """What the runs say of a paper's claims; of those whose points were not run, how many."""
+    lines = [list(line) for line in verdict_lines(judged) if line[0] != NOT_RUN]
+    if left := sum(verdict.verdict == NOT_RUN for verdict in judged.verdicts):
+        claims = several(left, "more claim")
+        lines.append([NOT_RUN, f"{claims}: sweeper analysis claims says which points they need."])
+    return lines
+
+
+def label_column(name: str, unit: str = "epochs") -> str:
+    """A column of ours in the words of an axis; the user's own names keep their spelling."""
+    if name == "warmup":
+        return f"Warmup [{unit}]"
+    if name not in {**RUNS, **CURVES, **_ABOUT}:
+        return name
+    words = name.replace("_", " ")
+    for short, said in _WORDS:
+        words = re.sub(short, said, words)
+    return capitalize(words)
 
 
 def _summary(runs: pd.DataFrame) -> list[list[str]]:

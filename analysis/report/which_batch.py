@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.figures.points import POINT, points
 from analysis.stats.answer import Answer, capitalize
 from analysis.stats.best_of import compare_with_best
+from analysis.stats.best_setting import Ends
 from analysis.stats.contrasts import Arms
 from analysis.stats.outliers import drop_wild
 from analysis.stats.replicates import NO_SPREAD, Replicates, validation_size
@@ -110,13 +111,16 @@ def _setting(runs: pd.DataFrame) -> list[str]:
 
 
 def advise_batch(
-    runs: pd.DataFrame, metric: Metric, price: Mapping[int, float] | None = None
-) -> Answer:
+    runs: pd.DataFrame, metric: Metric, price: Mapping[int, float] | None = None,
+    ends: Ends | None = None,
+) -> Answer:  # fmt: skip
     """The fastest batch whose mean is within a margin of the best; and all batches.
 
     Of batches that are equally fast, or whose speed is not known, the largest. The words say which
     batches are shown to lose more, and what the seeds cannot exclude. The ends of the answer's
     interval are the smallest and the largest batch that are not excluded as the best.
+
+    `ends` are those of `BestSettings`.
     """
     every = compare_batches(runs, metric, price)
     table = every[every["num_diverged"] == 0]
@@ -131,7 +135,7 @@ def advise_batch(
     batch = int(chosen["global_batch"])
     here = runs[runs["global_batch"] == batch]
     parts = [
-        _name_setting(chosen, runs),
+        _name_setting(chosen, runs, (ends or {}).get(batch, {})),
         _describe_loss(chosen, table, metric) + _describe_speed(chosen, within, table),
         _describe_shown(chosen, every, margin, metric),
         *_describe_lost(runs, every),
@@ -139,7 +143,7 @@ def advise_batch(
     words = f"{'. '.join(filter(None, parts))}."
     kept, wild = drop_wild(runs, _setting(runs), metric.name)
     if wild:
-        without = advise_batch(kept, metric, price).words
+        without = advise_batch(kept, metric, price, ends).words
         found = capitalize(wild)
         if without.startswith(words):
             words = f"{words} {found}; without, this is the same.{without.removeprefix(words)}"
@@ -165,13 +169,21 @@ def advise_batch(
     )
 
 
-def _name_setting(chosen: pd.Series, runs: pd.DataFrame) -> str:
-    rule = f", lr {chosen['lr_rule']}" if len({*runs["lr_rule"]}) > 1 else ""
-    if "base_lr" in chosen:
-        rule += f", base_lr {chosen['base_lr']:.3g}"
+def _name_setting(chosen: pd.Series, runs: pd.DataFrame, ends: Mapping[str, str]) -> str:
     length = chosen["warmup_epochs"]
     unit = warmup_unit(runs).removesuffix("s" * bool(length == 1))
-    return f"Use {chosen['global_batch']:,} (warmup {length:g} {unit}{rule})"
+    shown = {"warmup_epochs": f"warmup {length:g} {unit}"}
+    if len({*runs["lr_rule"]}) > 1:
+        shown["lr_rule"] = f"lr {chosen['lr_rule']}"
+    if "base_lr" in chosen:
+        shown["peak_lr"] = f"base_lr {chosen['base_lr']:.3g}"
+    of_batch = runs[runs["global_batch"] == chosen["global_batch"]]
+    for name in ends:
+        has_base = name == "peak_lr" and of_batch["base_lr"].notna().all()
+        typed = "base_lr" if has_base else name
+        shown.setdefault(name, f"{typed} {of_batch[typed].iloc[0]:.3g}")
+    words = [f"{text}, the {ends[n]}" if n in ends else text for n, text in shown.items()]
+    return f"Use {chosen['global_batch']:,} ({', '.join(words)})"
 
 
 def _describe_loss(chosen: pd.Series, table: pd.DataFrame, metric: Metric) -> str:

@@ -15,9 +15,13 @@ from analysis.stats.response import fit_response
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Metric
 from analysis.tables.settings import group_settings
+from analysis.tables.which_runs import ended_runs
 
 _DRAWS = 1000
 _NAMES = {"peak_lr": "peak rate", "warmup_epochs": "warmup"}
+
+
+Ends = Mapping[int, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +30,18 @@ class BestSettings:
 
     Attributes:
         runs: of the chosen settings.
-        chosen: a row per batch: its setting, and `at_end`, the setting that is at an end of three
-            values or more that were tried; empty if none is.
+        chosen: a row per batch, its setting.
         columns: of the settings that were tried.
         price: what choosing adds to the variance of each batch's mean.
+        ends: by the batch, the settings that are at an end of three values or more that were tried,
+            with the word for it: `lowest tried`.
     """
 
     runs: pd.DataFrame
     chosen: pd.DataFrame
     columns: Sequence[str]
     price: Mapping[int, float] = field(default_factory=dict[int, float])
+    ends: Ends = field(default_factory=dict[int, dict[str, str]])
 
     @property
     def words(self) -> str:
@@ -49,7 +55,7 @@ class BestSettings:
     @property
     def caption(self) -> str:
         """The chosen settings, and which are at an end of what was tried."""
-        return f"{self.words} {_describe_ends(self.chosen)}".strip()
+        return f"{self.words} {_describe_ends(self.ends)}".strip()
 
     def keep_chosen(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Of these runs, those at the chosen settings, and all of batches without one."""
@@ -70,20 +76,21 @@ class BestSettings:
         """An answer that names the settings it is for, and those at an end of what was tried."""
         if not self.columns:
             return answer
-        rows = self.chosen
-        if answer.name == "best_batch":
+        rows, ends = self.chosen, self.ends
+        if is_of_batch := answer.name == "best_batch":
             rows = rows[rows["global_batch"] == answer.value]
+            ends = {batch: own for batch, own in ends.items() if batch == answer.value}
         settings = {
             f"{row['global_batch']:.0f}": {_NAMES.get(c, c): row[c] for c in self.columns}
             for row in rows.to_dict("records")
         }
-        at_end = rows.loc[rows["at_end"] != "", "at_end"].unique()
+        at_end = list(dict.fromkeys(name for own in ends.values() for name in own))
         more = {"chosen": settings, "at_end_of_grid": [_NAMES.get(name, name) for name in at_end]}
         answer = replace(answer, settings={**answer.settings, **more})
-        if not len(at_end):
+        if not at_end:
             return answer
         step = "Extend the grid: sweeper analysis next names the runs."
-        words = f"{answer.words} {_describe_ends(rows)}"
+        words = answer.words if is_of_batch else f"{answer.words} {_describe_ends(ends)}"
         has_remedy = answer.next and not answer.has_answer
         return replace(answer, words=words, next=answer.next if has_remedy else step)
 
@@ -102,13 +109,14 @@ def along_best(runs: pd.DataFrame, metric: Metric) -> tuple[ComparableRuns, Best
     return (replace(group, runs=runs, name="best"), best) if len(runs) else None
 
 
-def _describe_ends(chosen: pd.DataFrame) -> str:
+def _describe_ends(ends: Ends) -> str:
     """Which of the chosen settings are at an end of what was tried; empty if none is."""
-    ends = [
-        f"{_NAMES.get(str(name), name)} at {', '.join(f'{b:,}' for b in group['global_batch'])}"
-        for name, group in chosen[chosen["at_end"] != ""].groupby("at_end")
-    ]
-    return f"The best is at an end of what was tried: {'; '.join(ends)}." if ends else ""
+    by_name: dict[str, list[str]] = {}
+    for batch, own in ends.items():
+        for name in own:
+            by_name.setdefault(name, []).append(f"{batch:,}")
+    words = "; ".join(f"{_NAMES.get(n, n)} at {', '.join(of)}" for n, of in by_name.items())
+    return f"The best is at an end of what was tried: {words}." if words else ""
 
 
 def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) -> BestSettings:
@@ -120,11 +128,11 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     """
     if not columns:
         chosen = runs[["global_batch"]].drop_duplicates().sort_values("global_batch")
-        return BestSettings(runs, chosen.assign(at_end=""), ())
+        return BestSettings(runs, chosen, ())
     by = ["global_batch", *columns]
     cells = Replicates.from_runs(runs, by, metric.name)
     if not cells.values:  # noqa: PD011
-        return BestSettings(runs, cells.points.assign(at_end=""), columns)
+        return BestSettings(runs, cells.points, columns)
     lost = runs[runs["outcome"] == "diverged"].groupby(by).size()
     frame = cells.points.assign(mean=metric.sign * cells.means, count=cells.counts)
     fit, refit, variance = _smooth(cells, columns, metric, lost)
@@ -136,7 +144,8 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     places = [place for place in places if len(place)]
     best = [int(_choose(means[:, None], fit[:, None], error, place)[0]) for place in places]
     chosen = frame.loc[best, by].reset_index(drop=True)
-    chosen["at_end"] = [_end_of(row, frame, columns) for row in chosen.to_dict("records")]
+    tried = ended_runs(runs)
+    ends = {int(r["global_batch"]): _ends_of(r, tried, columns) for r in chosen.to_dict("records")}
     truth = fit.copy()
     for place in places if refit is None else ():  # means scatter more than what they estimate
         middle, scatter = fit[place].mean(), max(float(fit[place].var()), 1e-300)
@@ -149,7 +158,7 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
         taken = _choose(drawn, again, error, place)
         off = drawn[taken, np.arange(_DRAWS)] - truth[place].max()
         price[int(batches[i])] = max(0.0, float((off**2).mean() - error[i] ** 2))
-    found = BestSettings(runs, chosen, columns, price)
+    found = BestSettings(runs, chosen, columns, price, ends)
     return replace(found, runs=found.keep_chosen(runs))
 
 
@@ -165,15 +174,25 @@ def _choose(means: Array, fit: Array, error: Array, place: NDArray[np.intp]) -> 
     return place[np.where(is_near, fit[place], -np.inf).argmax(axis=0)]
 
 
-def _end_of(row: Mapping[Hashable, Any], frame: pd.DataFrame, columns: Sequence[str]) -> str:
-    """The setting that is at an end of three or more that were tried at a batch; else empty."""
-    of_batch = frame[frame["global_batch"] == row["global_batch"]]
+#: What the least and the most of a setting are called.
+_SIDES = {"warmup_epochs": ("shortest", "longest"), "peak_lr": ("lowest", "highest")}
+
+
+def _ends_of(
+    row: Mapping[Hashable, Any], tried: pd.DataFrame, columns: Sequence[str]
+) -> dict[str, str]:
+    """Settings that are at an end of three or more that were tried at a batch, and at which."""
+    of_batch, found = tried[tried["global_batch"] == row["global_batch"]], dict[str, str]()
     for name in columns:
-        tried = of_batch[name]
-        is_least = row[name] == tried.min() and tried.min() > 0  # no warmup is the end of its scale
-        if tried.nunique() >= 3 and (row[name] == tried.max() or is_least):
-            return name
-    return ""
+        low, high = of_batch[name].min(), of_batch[name].max()
+        least, most = _SIDES.get(name, ("smallest", "largest"))
+        if of_batch[name].nunique() < 3:
+            continue
+        if row[name] == high:
+            found[name] = f"{most} tried"
+        elif row[name] == low and low > 0:  # no warmup is the end of its scale
+            found[name] = f"{least} tried"
+    return found
 
 
 #: From values of points, shape (points, draws), to the values that are chosen by.

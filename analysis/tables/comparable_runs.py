@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from itertools import product
@@ -50,7 +50,47 @@ def distinct_configs(runs: pd.DataFrame) -> tuple[NDArray[np.intp], list[StoredC
     seedless = texts.str.replace(_SEED, _NO_SEED, n=1, regex=True)
     has_another = seedless.str.count(_SEED) > 1  # in a group, where it is a setting
     places, distinct = pd.factorize(texts.where(has_another, seedless))
-    return places, [_parse(text) for text in distinct]
+    configs = [_parse(text) for text in distinct]
+    numbers: dict[str, set[float]] = {}
+    for name, value in (pair for config in configs for pair in config.scientific.items()):
+        if isinstance(value, float):
+            numbers.setdefault(name, set()).add(value)
+    near = {name: found for name, of in numbers.items() if (found := near_numbers(of))}
+
+    def unify(settings: dict[str, Any]) -> dict[str, Any]:
+        own = {name: value for name in near if isinstance(value := settings.get(name), float)}
+        return settings | {name: near[name].get(value, value) for name, value in own.items()}
+
+    return places, [
+        replace(c, settings=unify(c.settings), scientific=unify(c.scientific)) if near else c
+        for c in configs
+    ]
+
+
+#: Numbers of a setting that differ by less than this fraction are one setting: a rate that is read
+#: off a module's steps misses its peak by some millionths, at each batch by others.
+_NEAR = 1e-5
+
+
+def near_numbers(values: Iterable[float]) -> dict[float, float]:
+    """By each number that is nearly another, that of them with the fewest digits.
+
+    Two whole numbers are counts, and never nearly equal.
+    """
+    groups: list[list[float]] = []
+    for value in sorted(value for value in values if np.isfinite(value)):
+        if not groups or value - groups[-1][0] > _NEAR * abs(value):
+            groups.append([])
+        groups[-1].append(value)
+    pairs = [(value, min(of, key=lambda n: len(repr(float(n))))) for of in groups for value in of]
+    return {n: one for n, one in pairs if n != one and not float(n).is_integer()}
+
+
+def unify_near(runs: pd.DataFrame, columns: Iterable[str]) -> pd.DataFrame:
+    """Runs in which numbers of these columns that are nearly equal are equal."""
+    floats = [n for n in columns if n in runs and pd.api.types.is_float_dtype(runs[n])]
+    near = {name: found for name in floats if (found := near_numbers(runs[name].unique()))}
+    return runs.assign(**{name: runs[name].replace(of) for name, of in near.items()})
 
 
 def with_known_spans(settings: dict[str, Any], micro_batch: float, ranks: float) -> dict[str, Any]:
@@ -197,6 +237,7 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         The largest group first. If warmups are given in steps or examples, `warmup_epochs` is in
         these, so that it is the same at all batches: `warmup_unit`.
     """
+    runs = unify_near(runs, ("base_lr", "peak_lr", "warmup_epochs"))
     places, configs = distinct_configs(runs)
     if any(rules := [c.lr_rule for c in configs]):
         shown = [rules[place] or name for place, name in zip(places, runs["lr_rule"], strict=True)]

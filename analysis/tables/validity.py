@@ -6,7 +6,7 @@ from typing import cast
 
 import pandas as pd
 
-from analysis.tables.comparable_runs import stored_configs, warmup_unit
+from analysis.tables.comparable_runs import stored_configs, unify_near, warmup_unit
 from analysis.tables.metric import ACCURACY, Metric
 from analysis.tables.which_runs import ended_runs
 from sweeper.spec.sentences import several
@@ -127,6 +127,7 @@ def confounds(runs: pd.DataFrame, arm: Sequence[str]) -> list[str]:
 
     Arms are alike in a column if their runs have the same set of values in it.
     """
+    runs = unify_near(runs, arm)
     varied = [name for name in arm if len(runs[name].unique()) > 1] or list(arm[:1])
     differing = {column: word for column, word in ALIKE.items() if len(runs[column].unique()) > 1}
     arms = [

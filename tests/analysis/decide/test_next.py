@@ -109,7 +109,7 @@ def test_the_best_warmup_that_is_the_longest_tried_asks_for_longer_ones(twin, of
     (command,) = found["commands"]
     assert "data=cifar10 data.root=data model=resnet8_half schedule=mccord2021_small" in command
     assert command.endswith(f" base_lr=0.2 batch=300,1200 warmup=3 seed=0,1,2 results={twin}")
-    assert "warmup=3, beyond the grid" in found["why"]
+    assert found["why"] == "the best may lie beyond what was tried, as warmup=3"
 
 
 def test_what_another_commit_made_is_repeated_in_a_folder_of_its_own(
@@ -121,7 +121,8 @@ def test_what_another_commit_made_is_repeated_in_a_folder_of_its_own(
 
     (command,) = found["commands"]
     assert command.endswith(f" batch=300,1200 warmup=0,0.5,1,2,3 seed=0,1,2 results={twin}_again")
-    assert "commit" in found["repeats"]
+    assert "new ones would have another version of the program" in found["repeats"]
+    assert "commit" not in found["repeats"]
 
 
 def test_the_cheapest_decision_comes_first_and_hopeless_ones_last(of_twin):
@@ -129,7 +130,7 @@ def test_the_cheapest_decision_comes_first_and_hopeless_ones_last(of_twin):
     assert hours == sorted(hours)
     assert not any(p["commands"] for p in of_twin[len(hours) :])
     hopeless = asks(of_twin, "At 30,720, linear scaling and none reach the same accuracy")
-    assert hopeless["why"].startswith("no number of seeds up to 50 is sure to decide this")
+    assert hopeless["why"].startswith("more than 50 seeds per point are needed")
     assert hopeless["expected_width"] < hopeless["width"]
 
 
@@ -138,7 +139,10 @@ def test_one_seed_asks_for_three(ask):
 
     assert asked["width"] is None
     assert asked["runs"] == 16
-    assert "At 7,680, training without warmup is worst (figure 6c)" in asked["settles"]
+    assert (
+        "At 7,680, training without warmup is worst (McCord & Dash 2021, figure 6c)"
+        in asked["settles"]
+    )
     assert all("seed=1,2 " in command for command in asked["commands"])
 
 
@@ -147,7 +151,7 @@ def test_where_nothing_differs_few_runs_are_proposed(study, capsys):
 
     warmups = asks(found, "At 7,680, accuracy falls with every warmup beyond 5")
     assert warmups["commands"] == []
-    assert "no number of seeds up to 50" in warmups["why"]
+    assert "more than 50 seeds" in warmups["why"]
 
 
 def test_what_lies_beyond_a_papers_grid_is_not_asked_for_once_it_was_run(study, capsys):
@@ -162,7 +166,7 @@ def test_what_lies_beyond_a_papers_grid_is_not_asked_for_once_it_was_run(study, 
     folder = study(law, noise=0.02, seeds=2, warmups=warmups)
     ran = set(load_runs(folder)["run_id"])
     found = asks(proposals(capsys, folder), question)
-    assert "beyond the grid" not in found["why"]
+    assert "beyond what was tried" not in found["why"]
     assert not ran & set(found["run_ids"])
 
 
@@ -187,7 +191,7 @@ def test_a_diverged_arm_asks_for_as_many_seeds_as_ranks_need(ask):
     start = "At 30,720, training without warmup is worst"
     found = ask(lambda b, w: 0.8, start, change=some_diverge)
 
-    assert "a rank test needs 7 or more seeds" in found["why"]  # at this look and the next
+    assert "a test by ranks needs 7 or more seeds" in found["why"]  # at this look and the next
     assert found["runs"] == 4 * 4
 
 
@@ -277,8 +281,8 @@ def test_the_text_says_what_each_costs_and_how_narrow_it_makes(twin, capsys):
 
     text = capsys.readouterr().out
     assert text.startswith("1. The best warmup grows with the batch")
-    assert "5 runs, 0.335 device-hours" in text  # of rows that are older than keys of today
-    assert "the 95 % interval is expected to be 2.04 points wide, now 2.98" in text
+    assert "Cost: 5 runs, 0.335 device-hours" in text  # of rows that are older than keys of today
+    assert "; the 95 % interval would be 2.04 points wide (now 2.98)." in text
     assert "`sweeper plan --probe`" not in text
 
 
@@ -289,7 +293,7 @@ def test_a_time_that_is_not_known_is_said_with_what_finds_it_out():
 
     first, last = proposals_text([unknown])
 
-    assert first == "1. Is it so\n   0 runs, time not known: 3 seeds\n   train"
+    assert first == "1. Is it so\n   train\n   Why: 3 seeds.\n   Cost: 0 runs, time not known."
     assert "`sweeper plan --probe`" in last
 
 
@@ -309,8 +313,9 @@ def test_nothing_to_propose_does_not_say_that_no_claim_is_open(study, capsys):
 
     assert main(["next", str(folder)]) == 0
     assert capsys.readouterr().out == (
-        "Nothing to propose: no claim whose points were all run is open, no best setting is at an "
-        "end of the grid, and no two rules need seeds.\n"
+        "Nothing to propose: no best setting is at an end of what was tried, no point has a single "
+        "seed, more seeds would tell no two learning-rate rules apart, and no claim of a paper on "
+        "these points is open.\n"
     )
 
 
@@ -327,7 +332,7 @@ def test_two_rules_that_seeds_would_tell_apart_are_asked_for(study, capsys):
 
     found = asks(proposals(capsys, folder), "linear or none at batch ")
 
-    assert "seeds for each rule would tell them apart" in found["why"]
+    assert "seeds of each rule would tell them apart" in found["why"]
     assert found["commands"]
 
 

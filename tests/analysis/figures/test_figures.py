@@ -178,6 +178,30 @@ def test_the_command_writes_figures_their_frames_and_captions(runs, tmp_path, ca
     pd.testing.assert_frame_equal(drawn, expected, check_dtype=False)
 
 
+def test_the_most_telling_figures_are_drawn_first_and_none_of_one_point(runs, tmp_path, capsys):
+    decays = [with_settings(runs, optimizer={"weight_decay": d}) for d in (0.1, 0.2, 0.3)]
+    every = pd.concat(decays, ignore_index=True)
+    every = every.assign(run_id=[f"r{i}" for i in range(len(every))])
+    write_results(tmp_path / "r", every, simulated_curves(every, 3))
+    one = runs[(runs["global_batch"] == 256) & (runs["warmup_epochs"] == 5)]
+    write_results(tmp_path / "one", one, simulated_curves(one, 1))
+
+    def drawn(folder, *words):
+        out = tmp_path / "out" / folder
+        assert main(["figures", str(tmp_path / folder), "--out", str(out), *words]) == 0
+        *said, last = capsys.readouterr().out.splitlines()
+        return [line for line in said if line.endswith(".csv")], last
+
+    few, last = drawn("r")
+    assert len(few) == 6
+    assert few[0].endswith("vs_batch_best.csv")
+    assert last == "These are the 6 most telling figures; --all draws the others too."
+    assert len(drawn("r", "--all")[0]) > 9
+    assert drawn("one") == (
+        [], "Nothing to draw: no runs that may be compared differ in batch, warmup or rate."
+    )  # fmt: skip
+
+
 def test_a_rule_with_another_exponent_is_another_point(runs):
     one = with_settings(runs, lr_rule={"name": "power", "exponent": 0.5}).assign(lr_rule="power")
     two = with_settings(runs, lr_rule={"name": "power", "exponent": 0.7}).assign(lr_rule="power")

@@ -130,7 +130,9 @@ def test_the_answer_comes_first_and_is_that_of_the_printed_figures(opened):
 
     shown = opened.execute_script("return figures.answer.groups")
 
-    assert order.index("answer") < order.index("claims") < order.index("explore")
+    places = [order.index(name) for name in ("estimates", "next", "claims", "explore")]
+    assert places == sorted(places)
+    assert order.index("answer") < order.index("estimates")
     assert "1 diverged" in find(opened, "#summary").text
     frame = pd.DataFrame(shown).astype({"mean": float}).sort_values(["x", "level"])
     assert frame["count"].tolist() == expected["num_finished"].tolist()
@@ -233,9 +235,22 @@ def test_curves_with_evaluations_within_epochs_have_an_axis_of_examples(browser,
 
 def test_figures_have_panels(opened):
     choose(opened, facet="seed", color="outcome")
-    assert "seed 0" in find(opened, "#explore").text
-    assert "seed 1" in find(opened, "#explore").text
-    assert find(opened, "#legend").text.split() == ["outcome", "diverged", "finished"]
+    assert "Seed 0" in find(opened, "#explore").text
+    assert "Seed 1" in find(opened, "#explore").text
+    assert find(opened, "#legend").text.split() == ["Outcome", "diverged", "finished"]
+
+
+def test_many_lines_are_told_apart_by_shape_and_dash(browser, tmp_path):
+    runs = simulated_runs([256, 1024], range(8), 1, accuracy=lambda b, w: 0.8 + w / 100)
+
+    open_page(browser, without_estimates(tmp_path, runs))
+
+    shapes = [spot.get_attribute("data-shape") for spot in all_of(browser, "#answer-legend i")]
+    assert len({*shapes[:6]}) == 6
+    assert shapes[6:] == shapes[:2]
+    dashed = "return document.querySelectorAll('#{} svg [stroke-dasharray] path').length"
+    assert browser.execute_script(dashed.format("answer")) == 4
+    assert browser.execute_script(dashed.format("curves")) == 8  # two batches of each warmup
 
 
 def test_losses_stand_on_a_logarithm_if_asked_and_are_plain_numbers(opened):
@@ -317,7 +332,9 @@ def test_all_that_is_used_has_a_name_for_a_screen_reader(opened):
     assert (
         find(opened, "#explore")
         .get_attribute("aria-label")
-        .startswith("val_accuracy against global_batch by warmup_epochs: 12 runs; its numbers")
+        .startswith(
+            "Validation accuracy [%] against Global batch [examples] by Warmup [epochs]: 12 runs;"
+        )
     )
     assert "mean " in find(opened, "#answer-numbers").get_attribute("textContent")
 
@@ -368,6 +385,35 @@ def test_a_page_of_ten_thousand_runs_is_below_eight_megabytes(many):
     assert shared + (len(many) - shared) * 10_000 / 1600 < 8e6
 
 
+def test_commands_are_copied_and_axes_and_titles_are_words(browser, tmp_path):
+    command = "python -m sweeper -m batch=1,2 'tags=a b'"
+    open_page(browser, without_estimates(tmp_path, some_runs(), next=[["Why?", "so", [command]]]))
+
+    assert browser.title == find(browser, "h1").text == "results: validation accuracy"
+    copied = "document.addEventListener('copy', () => (window.copied = String(getSelection())));"
+    browser.execute_script(f"navigator.clipboard.writeText = () => Promise.reject(); {copied}")
+    find(browser, "#next .command button").click()
+    wait(browser, "return document.querySelector('#next .command button').textContent === 'copied'")
+    assert browser.execute_script("return window.copied") == command
+    axes = [element.text for element in all_of(browser, "svg [aria-label$='axis label'] text")]
+    drawn = " ".join(axes)
+    assert "Global batch [examples]" in drawn
+    assert "Validation accuracy [%]" in drawn
+    assert "_" not in drawn
+
+
+def test_a_paper_says_of_what_was_not_run_no_more_than_how_much(tmp_path):
+    batches = some_runs()["global_batch"].replace({1024: 3840, 4096: 30720})
+    runs = some_runs().assign(global_batch=batches, num_train_examples=61440)
+    write_results(tmp_path, runs, simulated_curves(runs, 4))
+    found = report_data([str(tmp_path)], "report")
+
+    (paper,) = found["claims"]
+    kinds = [verdict for verdict, _ in paper["verdicts"]]
+    assert kinds.count("not run") == 1
+    assert re.match(r"\d+ more claims: ", paper["verdicts"][-1][1])
+
+
 def test_markup_in_a_config_is_text(browser, tmp_path):
     runs = some_runs().assign(reason=EVIL, data_about=EVIL, model=EVIL, lr_rule=EVIL)
     runs["config_json"] = [json.dumps({"note": EVIL + str(i)}) for i in range(len(runs))]
@@ -375,7 +421,7 @@ def test_markup_in_a_config_is_text(browser, tmp_path):
 
     open_page(browser, write_report(tmp_path, tmp_path / "evil"))
 
-    assert browser.title == "Runs"
+    assert browser.title == "evil: validation accuracy"
     assert browser.find_elements("css selector", "img") == []
     assert EVIL in find(browser, "#summary").text
 
@@ -401,7 +447,7 @@ def test_on_a_phone_long_names_and_proposals_are_within_the_page(browser, tmp_pa
     runs = some_runs().assign(model=long, data=long, data_about=long, lr_rule=long)
     runs.loc[runs.index[::2], "lr_rule"] = "y" * 80
     question = "Beyond 8,192 accuracy falls: 16,384 is below 256 (figure 1)"
-    path = without_estimates(tmp_path, runs, next=[[question, "2 runs, time not known"]])
+    path = without_estimates(tmp_path, runs, next=[[question, "2 runs", ["x" * 200]]])
     phone(browser, 390)
     try:
         open_page(browser, path)

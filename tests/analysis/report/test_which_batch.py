@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_studies import simulated_curves, simulated_runs, write_results
+from simulated_studies import simulated_curves, simulated_runs, with_settings, write_results
 
 from analysis.cli import main
 from analysis.report.estimates import choose_batch
@@ -61,9 +61,40 @@ def test_a_best_setting_at_an_end_of_its_grid_is_said():
 
     found = choose_batch(Measured(runs, pd.DataFrame()))
 
-    assert "The best is at an end of what was tried: warmup at 120." in found.words
+    assert "(warmup 5 epochs, the longest tried). " in found.words
     assert found.settings["at_end_of_grid"] == ["warmup"]
     assert found.next.startswith("Extend the grid")
+
+
+def test_a_batchnorm_span_of_its_own_at_each_batch_is_refused_with_the_remedy():
+    runs = study(3, lambda b, w: 0.9)
+    runs = runs.assign(bn_span=runs["global_batch"].map({30: 30, 60: 60, 120: 20}))
+
+    found = choose_batch(Measured(runs, pd.DataFrame()))
+
+    assert found.words.startswith("Refused: the arms differ in more than the setting in question")
+    assert found.next == "Run all batches again with bn_span=10."
+
+
+def test_the_lowest_rate_is_not_at_an_end_where_lower_ones_diverged():
+    plain = study(3, lambda b, w: 0.9)
+    plain = plain[plain["warmup_epochs"] == 0]
+    parts = [
+        with_settings(plain, base_lr=rate).assign(
+            base_lr=rate, peak_lr=rate, val_accuracy=plain["val_accuracy"] - rate
+        )
+        for rate in (0.1, 0.2, 0.4)
+    ]
+    runs = pd.concat(parts, ignore_index=True)
+    runs = runs.assign(run_id=[f"r{i}" for i in range(len(runs))])
+    lower = with_settings(plain, base_lr=0.05).assign(base_lr=0.05, peak_lr=0.05)
+    lower = lower.assign(outcome="diverged", val_accuracy=np.nan)
+
+    at_end = choose_batch(Measured(runs, pd.DataFrame()))
+    within = choose_batch(Measured(pd.concat([runs, lower], ignore_index=True), pd.DataFrame()))
+
+    assert "base_lr 0.1, the lowest tried" in at_end.words
+    assert "lowest tried" not in within.words
 
 
 def test_a_price_of_choosing_widens_what_is_not_excluded():

@@ -112,7 +112,7 @@ def test_words_about_a_warmup_in_steps_are_in_steps(in_steps, tmp_path, capsys):
     said = capsys.readouterr().out
     page = report_data([str(tmp_path)], "command")
 
-    assert "(warmup 200 steps)" in said
+    assert "(warmup 200 steps, the longest tried)" in said
     assert "200 epochs" not in said
     names = [column["name"] for column in page["columns"]]
     assert "warmup_epochs" not in names
