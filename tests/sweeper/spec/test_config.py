@@ -15,7 +15,6 @@ OPTIONAL = {
     "about",
     "base_lr",
     "choice",
-    "strategy",  # ddp, which earlier rows do not have
     "data_order",  # as the next: filled in as it is found out
     "guarantees",
     "loss_span",
