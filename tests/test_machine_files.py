@@ -46,6 +46,8 @@ def _signals():
 def test_our_words_in_a_file_are_understood(name, command, tmp_path):
     words = [word.replace("/shared/results", str(tmp_path / "results")) for word in words_of(name)]
 
+    (tmp_path / "results" / "runs").mkdir(parents=True)
+
     done = command(*words)
 
     assert done.returncode == 0, done.stderr

@@ -148,7 +148,7 @@ def test_hooks_that_pass_over_training_data_change_nothing(run_words, tmp_path):
     ("words", "sentence"),
     [
         (["module=classifier", "data=digits"], "loss_items must be null with module=classifier"),
-        ([*TEXT, *LOCAL], "comm_hook=post_local_sgd cannot be .* got loss_items"),
+        ([*TEXT, *LOCAL], "comm_hook=post_local_sgd cannot be .* got .*, loss_items=labels"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(grid, words, sentence):
