@@ -33,6 +33,7 @@ READERS_OWN = {
     "mine.csv": "got: No such file or directory",
     "results=mine branch": "branch must name a run in mine",
     "analysis branches mine": "results must be a folder",
+    "work results=/shared/results": "results must be a folder",
 }
 
 

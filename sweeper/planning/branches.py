@@ -9,6 +9,7 @@ from sweeper.spec.exclusions import check_exclusions
 from sweeper.spec.identity import scientific_part
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.sentences import printable
 from sweeper.spec.worker_args import KEPT, kept_checkpoint
 from sweeper.store.attempt import Attempt
 from sweeper.store.checkpoint_checksum import is_sound
@@ -33,7 +34,7 @@ def specify_branch(asked: str, config: Mapping[str, Any], ledger: Ledger) -> Run
     if not (found := re.fullmatch(r"([0-9a-f]{12})?@([1-9]\d{0,17})(ex)?", asked)):
         msg = (
             "branch must be a run's id and the epochs that it had trained, or only these; got "
-            f"branch={asked}. Write branch=RUN_ID@2, branch=@2 or branch=null."
+            f"branch={printable(asked)}. Write branch=RUN_ID@2, branch=@2 or branch=null."
         )
         raise ValueError(msg)
     run_id, position, is_in_examples = found[1], int(found[2]), found[3]

@@ -26,7 +26,8 @@ ALSO = {
     "comm_hook=post_local_sgd": ("comm_hook.workers=2", "comm_hook.start_epoch=5", "devices=2"),
     "data=images": (
         "data.name=photos", "data.root=/nowhere", "data.num_classes=10",
-        "data.num_train_examples=7680", "data.num_val_examples=100",
+        "data.num_train_examples=7680", "data.num_val_examples=100", "data.size=32",
+        "data.resize=32",
     ),
     "data=own": OF_OWN_MODULE,
     "data=python_source": ("data.num_train_examples=7680",),

@@ -78,7 +78,7 @@ def test_failed_trials_are_queued_again_on_request(tune, studies, tmp_path):
     """The model fails while a file is missing."""
     words = [
         "model._target_=provoked.Needing", f"+model.path={tmp_path / 'needed'}", "batch=7680",
-        "epochs=1", "warmup=0", "base_lr=tag(log, interval(0.01, 1))", "n_trials=1",
+        "epochs=1", "warmup=0", "base_lr=tag(log, interval(0.01, 1))", "n_trials=1", "trial=false",
     ]  # fmt: skip
     failed = tune(*words, quick=False)
     (tmp_path / "needed").touch()

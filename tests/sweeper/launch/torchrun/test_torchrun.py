@@ -68,7 +68,7 @@ def test_two_machines_train_each_run_together_and_one_row_is_written(sweep_here,
         "--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=of-two",
         f"--rdzv-endpoint=localhost:{port}", "--local-addr=127.0.0.1",
     ]  # fmt: skip
-    words = ["model=one_rank_raising,small_cnn", f"results={results}"]
+    words = ["model=one_rank_raising,small_cnn", "trial=false", f"results={results}"]
     agents = [torchrun(options, words) for _ in range(2)]
     said = [agent.communicate(timeout=900)[0] for agent in agents]
 
