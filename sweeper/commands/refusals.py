@@ -15,7 +15,7 @@ from yaml import YAMLError
 
 from sweeper import CONFIG_FOLDER
 from sweeper.console.printing import HintingParser
-from sweeper.planning.class_checks import find_arguments
+from sweeper.planning.class_checks import check_names, find_arguments
 from sweeper.spec.config import RunConfig, is_ours
 from sweeper.spec.outcomes import BAD_INPUT
 from sweeper.spec.sentences import did_you_mean, grid_values, printable
@@ -309,6 +309,8 @@ def check_key(override: Override, config: Any, targets: Mapping[str, str]) -> No
         if inside in _USER_GROUPS and not is_ours(target):
             remedy = f"Its arguments: {', '.join(names) or 'none'}."
             if is_open:
+                if "." in target:
+                    check_names([(inside, target, None)])  # a wrong class has no arguments
                 remedy = f"Write +{given}, if it is an argument of your class."
             remedy = f"{like} {remedy}".lstrip()
         elif found := like or _suggest_options(key) or suggest_meant_key(key):
