@@ -8,7 +8,7 @@ from pytorch_lightning import LightningModule, Trainer
 from lightning_modules.data.batch_counts import count_examples
 from lightning_modules.modules.steps import AroundEvaluation, ends_step
 from lightning_modules.optimizers.run_strategy import RunStrategy
-from lightning_modules.process.world import all_reduce, gather_states, resumed_state
+from lightning_modules.process.world import all_reduce, gather_states, restore_state
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.sentences import several
 from sweeper.spec.trainer_settings import callback_refusal
@@ -145,7 +145,7 @@ class BatchContract(AroundEvaluation):
         """Restore what `state_dict` returned, on any number of ranks."""
         self.realised_batch_min, self.realised_batch_max = state_dict["range"]
         if state_dict["ranks"]:
-            self._examples_of_steps = resumed_state(
+            self._examples_of_steps = restore_state(
                 state_dict["ranks"],
                 lambda ranks, share: [share * sum(step) for step in zip(*ranks, strict=True)],
             )

@@ -20,7 +20,7 @@ from lightning_modules.modules.steps import (
     val_loader,
 )
 from lightning_modules.process.device import is_out_of_memory
-from lightning_modules.process.world import all_reduce, gather_states, num_ranks, resumed_state
+from lightning_modules.process.world import all_reduce, gather_states, num_ranks, restore_state
 from sweeper.upstream.lightnings import (
     call_after_micro_batch,
     is_validated,
@@ -116,7 +116,7 @@ class TrainingMetrics(AroundEvaluation):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on any number of ranks."""
-        state = resumed_state(
+        state = restore_state(
             state_dict["ranks"], lambda ranks, share: share * torch.stack([*ranks]).sum(0)
         )
         self._sums = EpochSums(self._names, torch.device("cpu"), state)

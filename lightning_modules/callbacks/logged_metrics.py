@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from lightning_modules.modules.steps import AroundEvaluation, val_loader
-from lightning_modules.process.world import gather_states, num_ranks, resumed_state
+from lightning_modules.process.world import gather_states, num_ranks, restore_state
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.spec.worker_args import METRIC_NOT_LOGGED
@@ -230,7 +230,7 @@ class LoggedValues(AroundEvaluation):
         """Restore what `state_dict` returned, on any number of ranks."""
         ranks = [{key: _Logged(*rank[key]) for key in rank} for rank in state_dict["ranks"]]
         if ranks:
-            self._behind = resumed_state(
+            self._behind = restore_state(
                 ranks, lambda states, share: _join_all(states if share else [])
             )
 

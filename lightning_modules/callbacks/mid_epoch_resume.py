@@ -13,7 +13,7 @@ from torchmetrics import Metric, MetricTracker
 from lightning_modules.callbacks.batch_contract import BatchContract
 from lightning_modules.data.randomness import seed_draws
 from lightning_modules.modules.module_tensors import clone_tensors, named_tensors
-from lightning_modules.process.world import gather_states, resumed_state
+from lightning_modules.process.world import gather_states, restore_state
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
 from sweeper.spec.config import is_ours
@@ -84,7 +84,7 @@ class MidEpochResume(Callback):
         self._loaded = checkpoint["callbacks"][self.state_key]
         ranks: list[_States] | None = self._loaded.get("metrics")
         if ranks:  # on another number of ranks than before, those that are the same on all
-            self._metrics = resumed_state(
+            self._metrics = restore_state(
                 ranks,
                 lambda every, share: {
                     name: state

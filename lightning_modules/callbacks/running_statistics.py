@@ -9,7 +9,7 @@ from torch import Tensor
 from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
 from lightning_modules.modules.steps import AroundEvaluation
-from lightning_modules.process.world import gather_states, resumed_state
+from lightning_modules.process.world import gather_states, restore_state
 from lightning_modules.rank_plan import RankPlan
 
 
@@ -73,7 +73,7 @@ class RunningStatistics(AroundEvaluation):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on any number of ranks."""
-        self._loaded = resumed_state(state_dict["ranks"], _add_ranks)
+        self._loaded = restore_state(state_dict["ranks"], _add_ranks)
 
 
 def _add_ranks(of_ranks: Sequence[list[dict[str, Any]]], share: int) -> list[dict[str, Any]]:

@@ -18,10 +18,6 @@ class ShardedStrategy(RunStrategy):
 
     Whole gradients are kept on each rank while a step accumulates, and exchanged once. Checkpoints
     hold whole tensors, as on any other layout, so a run may go on with DDP or on one rank.
-
-    Args:
-        block_names: of the modules that are sharded by themselves; None: the longest sequence of
-            equal layers.
     """
 
     def configure_ddp(self) -> None:

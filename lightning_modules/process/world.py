@@ -58,7 +58,7 @@ def gather_states(state: State) -> list[State]:
     return states
 
 
-def resumed_state(states: Sequence[State], add: Callable[[Sequence[State], int], State]) -> State:
+def restore_state(states: Sequence[State], add: Callable[[Sequence[State], int], State]) -> State:
     """The state that this rank resumes with, from those of `gather_states`.
 
     On as many ranks as before, each gets its own. On another number, rank 0 gets the sum over all

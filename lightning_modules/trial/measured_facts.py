@@ -203,7 +203,8 @@ def _refute_first_step(whole: LayoutArm) -> str:
     """Why no run would take its first step; empty if one did, or where a CPU cannot tell."""
     if whole.steps or whole.refusal or not whole.error:
         return "" if whole.steps else whole.refusal
-    if re.search("cuda|gpu|triton|Diverged", whole.error, re.IGNORECASE):
+    error = whole.error.rpartition(", in ")[0] or whole.error  # without the user's path
+    if re.search("cuda|gpu|triton|Diverged", error, re.IGNORECASE):
         return ""
     return (
         f"the first training step must not fail; got {whole.error}. Correct the class, or the "

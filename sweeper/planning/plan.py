@@ -46,7 +46,7 @@ class Plan:
         done = {run_id for run_id, row in self.ended.items() if row.outcome.is_result}
         return [spec for spec in self.specs if spec.run_id not in done]
 
-    def trained_again(self, *, rerun: str | None, code: str | None) -> Set[str]:
+    def find_discarded(self, *, rerun: str | None, code: str | None) -> Set[str]:
         """The ids of the runs whose results and checkpoints a command does not use."""
         ids = {spec.run_id for spec in self.specs}
         return ids if rerun else ids & self.changes.keys() if code == "rerun" else set()
@@ -58,7 +58,7 @@ class Plan:
         again only on request; those that failed before it, were preempted, timed out or ran out of
         memory are always tried again.
         """
-        again = self.trained_again(rerun=rerun, code=code)
+        again = self.find_discarded(rerun=rerun, code=code)
         settled = {i for i, row in self.ended.items() if is_settled(row.outcome, retry)}
         return [s for s in self.specs if s.run_id not in settled - self.early - again]
 
@@ -231,7 +231,7 @@ def claim_tasks(
     if not rerun:
         check_code(planned.changes, code, num_runs=len(planned.specs))
     finish_abandoned(ledger)
-    again = planned.trained_again(rerun=rerun, code=code)
+    again = planned.find_discarded(rerun=rerun, code=code)
     if again:
         ledger.supersede(again)
     tasks, since = list[Task](), set[str]()

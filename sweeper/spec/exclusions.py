@@ -70,6 +70,7 @@ def find_methods(config: RunConfig) -> dict[str, str]:
         "a communication hook": (f"comm_hook={hook}", hook != "all_reduce"),
         "micro_batch=auto": ("micro_batch=auto", config.micro_batch == "auto"),
         "SOAP": (f"optimizer={optimizer.name}", optimizer.target.endswith(".SOAP")),
+        "Muon": (f"optimizer={optimizer.name}", optimizer.target.endswith(".muon")),
         "strategy=fsdp": ("strategy=fsdp", config.strategy == "fsdp"),
         "reproducible=true": ("reproducible=true", config.reproducible),
     }
@@ -150,7 +151,7 @@ EXCLUSIONS = (
     Exclusion(
         "strategy=fsdp",
         "reproducible=true, a communication hook, an optimizer of parts, an averaging optimizer, "
-        "SOAP, SAM, ConAdv, measured noise",
+        "SOAP, Muon, SAM, ConAdv, measured noise, 16-mixed",
         "strategy=fsdp cannot be combined with what needs whole weights or gradients on each rank",
         "Use strategy=ddp, or remove the other.",
     ),
