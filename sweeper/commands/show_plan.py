@@ -98,7 +98,7 @@ def _print_plan(arguments: Sequence[str]) -> int:
     if options.json:
         say(json.dumps({"runs": lines, "results": str(ledger.results), **bill.totals}))
     else:
-        show(planned, lines, text_console())
+        show(planned, lines, text_console(), by_class=bool(options.memory))
         say(bill.describe(ledger.results))
     if _TUNED in options.overrides:
         trials = configs[0]["n_trials"]
@@ -236,8 +236,8 @@ def _own_line(spec: RunSpec, planned: Plan) -> Line:
     }
 
 
-def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
-    """Print a plan as a table, with its warnings."""
+def show(planned: Plan, lines: Sequence[Line], console: Console, *, by_class: bool) -> None:
+    """Print a plan as a table, with its warnings, and memory in all or by class."""
     words = [spec.words for spec in planned.specs]
     differences = Differences(words)
     layouts = [
@@ -256,7 +256,7 @@ def show(planned: Plan, lines: Sequence[Line], console: Console) -> None:
         )
     kinds = list({spec.kind: spec for spec in planned.specs}.values())
     sentences = [
-        *(describe_memory(spec, planned.fits[spec.run_id]) for spec in kinds),
+        *(describe_memory(spec, planned.fits[spec.run_id], by_class=by_class) for spec in kinds),
         *(describe(spec) for describe in DESCRIPTIONS for spec in kinds),
         *planned.notes,
         *(f"Warning: {warning}" for warning in planned.distinct_warnings),
@@ -302,8 +302,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--memory",
         action=argparse.BooleanOptionalAction,
-        help="trace the memory of every kind of run that was not traced yet, training nothing; by "
-        "default only of runs without a result, for half a minute at most",
+        help="trace the memory of every kind of run, training nothing, and print it by class; by "
+        "default only of those without a result on a GPU or with a limit, for half a minute",
     )
     parser.add_argument(
         "--schedule-plot", help="plot the learning rates to this file, such as lr.png"
@@ -327,7 +327,8 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
     """Trace a run of each kind whose memory is not known; return whether there were any.
 
     Args:
-        planned: the runs; those with a result or without local data are included only if asked for.
+        planned: the runs; those with a result, without local data, or on a CPU without a limit are
+            included only if asked for.
         memory: the cache of known traces.
         is_asked: whether to trace all of them, also those whose trace failed before.
     """
@@ -335,7 +336,13 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
     lacking = [spec for spec in specs if not planned.fits[spec.run_id].classes]
     unknown = list({memory.key(spec): spec for spec in lacking}.values())
     if not is_asked:
-        unknown = [s for s in unknown if not memory.is_traced(s) and has_data(s.config.data.group)]
+        unknown = [
+            s
+            for s in unknown
+            if (memory.allowed_gib(s) is not None or s.config.accelerator == "gpu")
+            and not memory.is_traced(s)
+            and has_data(s.config.data.group)
+        ]
     if not unknown:
         return False
     without = "" if is_asked else " (--no-memory skips this)"
@@ -353,19 +360,19 @@ def trace_unknown(planned: Plan, memory: MemoryCache, *, is_asked: bool | None) 
     return True
 
 
-def describe_memory(spec: RunSpec, fit: Fit) -> str:
-    """A run's predicted memory by class, as a sentence; empty if it is not known."""
+def describe_memory(spec: RunSpec, fit: Fit, *, by_class: bool) -> str:
+    """A run's predicted memory, as a sentence; empty if it is not known."""
     if not fit.classes:
         return ""
-    parts = [
-        f"{name.replace('_', ' ')} {_gib_text(gib)}" for name, gib in fit.classes.items() if gib
-    ]
+    named = fit.classes.items() if by_class else ()
+    parts = [f"{name.replace('_', ' ')} {_gib_text(gib)}" for name, gib in named if gib]
     if not fit.classes[DEVICE]:
         parts.append("device not known")
+    details = f" ({', '.join(parts)})" if parts else ""
     return (
         f"Memory of {planned_columns(spec)['model']}, {spec.config.optimizer.name}, "
         f"{spec.config.precision}, micro-batch {spec.split.micro_batch}: "
-        f"{_gib_text(sum(fit.classes.values()))} ({', '.join(parts)})."
+        f"{_gib_text(sum(fit.classes.values()))}{details}."
     )
 
 

@@ -19,17 +19,17 @@ WORDS = [
 def planned(tmp_path):
     """The lines of a grid's plan, and what is printed of it."""
 
-    def make(*words):
+    def make(*words, by_class=False):
         plan, _ = plan_grid([*WORDS, *words, f"results={tmp_path}"], config_dir=None)
         lines = plan_lines(plan, {})
         console = Console(width=200, file=StringIO())
-        show(plan, lines, console)
+        show(plan, lines, console, by_class=by_class)
         return plan, lines, console.file.getvalue()
 
     return make
 
 
-def test_a_micro_batch_waits_for_a_trace_and_memory_is_shown_by_class(planned, tmp_path):
+def test_a_micro_batch_waits_for_a_trace_and_memory_is_shown_by_class_if_asked(planned, tmp_path):
     plan, (line,), text = planned("memory_limit_gib=2")
     assert (line["micro_batch"], line["micro_batch_from"]) == (768, "to be traced")
     assert line["predicted_memory_gib"] is line["predicted_memory_classes_gib"] is None
@@ -49,6 +49,8 @@ def test_a_micro_batch_waits_for_a_trace_and_memory_is_shown_by_class(planned, t
     assert (line["micro_batch"], line["micro_batch_from"]) == (256, "predicted")
     assert line["predicted_memory_gib"] == sum(line["predicted_memory_classes_gib"].values())
     assert "1x256x15" in text
+    assert "micro-batch 256: 3.25 GiB.\n" in text
+    text = planned("memory_limit_gib=3.5", by_class=True)[2]
     assert (
         "Memory of SmallCNN, sgd, 32-true, micro-batch 256: 3.25 GiB (parameters 16 KiB, "
         "gradients 4 MiB, optimizer state 0.5 GiB, activations 0.25 GiB, temporaries 2 GiB, "
@@ -79,6 +81,9 @@ def test_what_is_not_known_of_memory_is_traced_and_then_nothing_is_started(
 ):
     words = [*WORDS, "seed=0,1", KINDS, f"results={tmp_path}", "--json"]
 
+    assert main(words) == 0
+    assert traced == [], "nothing limits a run on a CPU"
+    words.insert(0, "memory_limit_gib=64")
     assert main([*words, "--no-memory"]) == 0
     assert traced == []
     assert main(words) == 0
@@ -118,6 +123,7 @@ def test_traces_that_nobody_asked_for_end_after_a_while_and_are_not_repeated(
 
 def test_data_are_not_downloaded_for_a_trace_that_nobody_asked_for(traced, tmp_path):
     data = ["data=cifar10", f"data.root={tmp_path}/no", "data.download=true", "bn_span=64"]
+    data.append("memory_limit_gib=64")
 
     assert main([*WORDS, *data, "model=resnet8", f"results={tmp_path}"]) == 0
 
@@ -131,7 +137,7 @@ def test_of_a_gpu_that_is_not_here_what_it_takes_itself_is_not_known(tmp_path, c
     assert main(words) == 0
 
     said = " ".join(capsys.readouterr().out.split())
-    assert "temporaries 0.75 GiB, device not known)." in said
+    assert "3.75 GiB (device not known)." in said
 
 
 def test_warnings_are_in_the_text_and_with_the_runs_that_they_concern(planned):
