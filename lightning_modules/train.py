@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -349,8 +350,14 @@ def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback
     own["enable_autolog_hparams"] = False  # module and data may have other values of one name
     reproducible, ranks = bool(config.reproducible), spec.split.world_size
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
-    ddp = DDP_SETTINGS if isinstance(config.comm_hook, settings.PowerSGD) else {}
-    kind = ShardedStrategy if config.strategy == "fsdp" and ranks > 1 else RunStrategy
+    ddp: dict[str, Any] = DDP_SETTINGS if isinstance(config.comm_hook, settings.PowerSGD) else {}
+    kind: Callable[..., RunStrategy] = RunStrategy
+    if config.strategy == "fsdp" and ranks > 1:
+        kind = partial(
+            ShardedStrategy,
+            block_names=config.fsdp_blocks or (),
+            shards_gradients=config.fsdp_gradients == "sharded",
+        )
     parts = spec.split.accumulation_steps * ranks
     steps_per_epoch, steps = spec.steps_per_epoch, spec.total_steps
     counts = PlainCounts(parts=parts, steps_per_epoch=steps_per_epoch, steps=steps)

@@ -116,7 +116,7 @@ def _train(
 def _train_rank(
     config: dict[str, Any], folder: Path, rank: int, ranks: int, stop_after: int | None
 ) -> Trained | None:
-    """None if the run is refused, fails, diverges or is stopped."""
+    """None if the run is refused, fails, diverges or is stopped, and on ranks that save nothing."""
 
     def stop(rows: Any) -> None:
         if any(row["epoch"] == stop_after for row in rows):
@@ -133,7 +133,7 @@ def _train_rank(
         if not isinstance(error, InterruptedError):
             print(error)  # noqa: T201
         return None
-    if record["outcome"] != "finished":
+    if rank or record["outcome"] != "finished":
         return None
     weights = torch.load(checkpoint, weights_only=False)["state_dict"]
     curve = record["curve"]

@@ -389,6 +389,21 @@ class Counter(nn.Module):
 habit("centred activations", __init__=with_layers(Centre))
 habit("counting layer", __init__=with_layers(Counter))
 
+
+
+def make_tied(self):
+    Base.__init__(self)
+    self.net = nn.Sequential(*(nn.Linear(6 if i == 0 else 8, 8) for i in range(4)), self.net[2])
+    self.net[2].weight = self.net[1].weight
+
+
+def make_late(self):
+    self.net = getattr(self, "net", None) or Base().net
+
+
+habit("tied weights", __init__=make_tied)
+habit("late layers", __init__=L.LightningModule.__init__, configure_model=make_late)
+
 # optimizers and schedules
 O = torch.optim
 S = O.lr_scheduler

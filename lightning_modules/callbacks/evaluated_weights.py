@@ -16,6 +16,7 @@ from lightning_modules.layers.ghost_batchnorm import PlainBatchNorm, ghost_batch
 from lightning_modules.modules.extra_pass import call_training_step
 from lightning_modules.modules.run_trainer import RunTrainer
 from lightning_modules.modules.steps import ends_step
+from lightning_modules.process.shards import shard_like, to_save
 from lightning_modules.process.world import num_ranks
 
 
@@ -158,7 +159,7 @@ class EvaluatedWeights(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """What is trained with, by name; empty if that is evaluated too."""
-        return {"trained": self._kept} if self._kept else {}
+        return {"trained": to_save(self._kept)} if self._kept else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
@@ -184,4 +185,4 @@ def _replace(module: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Copy tensors into the parameters and buffers of these names."""
     named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name, tensor in tensors.items():
-        named[name].copy_(tensor)
+        named[name].copy_(shard_like(named[name], tensor))

@@ -41,7 +41,7 @@ class GradientNoise(AroundEvaluation):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Watch every micro-batch's gradient from now on."""
-        self._micro.watch(pl_module.parameters(), trainer)
+        self._micro.watch(pl_module, trainer)
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer

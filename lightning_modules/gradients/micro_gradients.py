@@ -1,6 +1,6 @@
 """Statistics of each micro-batch's own gradient, summed over micro-batches and ranks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -8,6 +8,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 
+from lightning_modules.process.shards import call_with_leaves, shard_like
 from lightning_modules.process.world import all_reduce_list, num_ranks
 
 #: A function of a parameter's gradient in a micro-batch.
@@ -32,14 +33,16 @@ class MicroGradients:
         self._counts: dict[Tensor, int] = {}
         self._nodes: list[Node] = []
 
-    def watch(self, parameters: Iterable[nn.Parameter], trainer: Trainer) -> None:
-        """Watch every gradient of these parameters from now on."""
+    def watch(self, module: nn.Module, trainer: Trainer) -> None:
+        """Watch every gradient of a module's parameters from now on."""
         self._trainer = trainer
-        for parameter in parameters:
-            if parameter.requires_grad:
-                node = get_gradient_edge(parameter).node
-                node.register_prehook(partial(self._on_backward, parameter))
-                self._nodes.append(node)  # a parameter itself does not keep its node
+
+        def watch_leaf(parameter: nn.Parameter, leaf: nn.Parameter) -> None:
+            node = get_gradient_edge(leaf).node
+            node.register_prehook(partial(self._on_backward, parameter))
+            self._nodes.append(node)  # a leaf itself does not keep its node
+
+        call_with_leaves(module, watch_leaf)
 
     def means(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Average over all micro-batches of this optimizer step and start the sums of the next."""
@@ -47,7 +50,9 @@ class MicroGradients:
         count = max(self._counts.values(), default=0) * world_size
         # A parameter that no micro-batch has used has a gradient of zero.
         sums = [
-            self._sums[p] if p in self._counts else self._statistic(torch.zeros_like(p))
+            self._sums[p]
+            if p in self._counts
+            else self._statistic(torch.zeros(p.shape, dtype=p.dtype, device=p.device))
             for p in parameters
         ]
         if world_size > 1:
@@ -55,7 +60,8 @@ class MicroGradients:
         self._counts.clear()
         # Lightning divided the losses by the micro-batches of a step.
         scale = self._trainer.accumulate_grad_batches / loss_scale(self._trainer)
-        return [total * (scale**self._degree / count) for total in sums]
+        means = [total * (scale**self._degree / count) for total in sums]
+        return [shard_like(p, mean) for p, mean in zip(parameters, means, strict=True)]
 
     def _on_backward(self, parameter: Tensor, gradients: tuple[Tensor, ...]) -> None:
         """Add the statistic of a micro-batch's gradient."""

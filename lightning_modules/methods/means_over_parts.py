@@ -27,7 +27,7 @@ class PartMeans(Callback):
         (optimizer,) = trainer.optimizers
         assert isinstance(optimizer, OnParts), "it has a gradient_span"
         self._micro = MicroGradients(optimizer.statistic, degree=optimizer.degree)
-        self._micro.watch(pl_module.parameters(), trainer)
+        self._micro.watch(pl_module, trainer)
 
     @torch.no_grad()
     def on_before_optimizer_step(

@@ -1,6 +1,7 @@
 """Sharpness-aware minimisation: descend along the gradient at worse weights nearby."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from lightning_modules.gradients.micro_gradients import loss_scale
 from lightning_modules.layers.ghost_batchnorm import track_statistics
 from lightning_modules.modules.extra_pass import call_training_step
+from lightning_modules.optimizers.sharded_strategy import ShardedStrategy
 
 _TINY = 1e-30
 
@@ -35,10 +37,23 @@ class SAM(Callback):
         self._weights: list[Tensor] = []
         self._kept: list[Tensor] = []
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Have shards stay gathered from one pass to the next: each rank climbs by itself."""
+        if isinstance(trainer.strategy, ShardedStrategy):
+            trainer.strategy.keep_gathered()
+
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Take the loss and the gradient at the weights, and climb."""
+        is_sharded = isinstance(strategy := trainer.strategy, ShardedStrategy)
+        with strategy.block_backward_sync() if is_sharded else nullcontext():
+            self._climb(trainer, pl_module, batch, batch_idx)
+        track_statistics(pl_module, is_on=False)
+
+    def _climb(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         outputs = call_training_step(trainer, pl_module, batch, batch_idx)
         outputs = outputs if isinstance(outputs, Mapping) else {"loss": outputs}
         loss: Tensor = outputs["loss"]
@@ -57,7 +72,6 @@ class SAM(Callback):
             self._kept = [weight.detach().clone() for weight in self._weights]
             for weight, gradient in zip(self._weights, gradients, strict=True):
                 weight.add_(reach * gradient)
-        track_statistics(pl_module, is_on=False)
 
     @torch.no_grad()
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -65,6 +79,8 @@ class SAM(Callback):
         for weight, kept in zip(self._weights, self._kept, strict=True):
             weight.copy_(kept)
         self._kept = []
+        if isinstance(trainer.strategy, ShardedStrategy):
+            trainer.strategy.reshard()
         track_statistics(pl_module, is_on=True)
 
     def on_train_batch_end(

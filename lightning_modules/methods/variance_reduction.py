@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from lightning_modules.gradients.micro_gradients import MicroGradients
 from lightning_modules.methods.means_over_parts import PartMeans
+from lightning_modules.process.shards import shard_like, to_save
 
 # Keeps the ratio finite where all micro-batches agree: a fraction of the squared gradient far below
 # its rounding error, and at least the smallest normal number, for gradients of 0.
@@ -32,7 +33,7 @@ class WeighGradients(PartMeans):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Watch every micro-batch's gradient from now on."""
         self._averages = [average.to(pl_module.device) for average in self._averages]
-        self._micro.watch(pl_module.parameters(), trainer)
+        self._micro.watch(pl_module, trainer)
 
     def use_means(
         self, optimizer: Optimizer, weights: Sequence[Tensor], means: Sequence[Tensor]
@@ -44,7 +45,8 @@ class WeighGradients(PartMeans):
         ratios = [signal_to_noise(*pair, floor=group["floor"]) for pair in pairs]
         if group["ratio_decay"]:
             decay: float = group["ratio_decay"]
-            self._averages = self._averages or [torch.zeros_like(ratio) for ratio in ratios]
+            averages = self._averages or [torch.zeros_like(ratio) for ratio in ratios]
+            self._averages = [shard_like(*pair) for pair in zip(ratios, averages, strict=True)]
             self._steps += 1
             for average, ratio in zip(self._averages, ratios, strict=True):
                 average.lerp_(ratio, 1 - decay)
@@ -54,7 +56,7 @@ class WeighGradients(PartMeans):
 
     def state_dict(self) -> dict[str, Any]:
         """The averages, in the order of the parameters, and how many steps are in them."""
-        return {"averages": self._averages, "steps": self._steps}
+        return {"averages": to_save(self._averages), "steps": self._steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""

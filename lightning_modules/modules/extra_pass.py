@@ -9,6 +9,7 @@ from pytorch_lightning import LightningModule, Trainer
 from torchmetrics import Metric
 
 from lightning_modules.data.randomness import keep_generators
+from lightning_modules.optimizers.sharded_strategy import ShardedStrategy
 from lightning_modules.run_class import run_class
 from sweeper.upstream.torchs import metric_state, set_metric_state
 
@@ -43,4 +44,7 @@ def call_without_logs(
         keep_generators(),
         torch.random.fork_rng(devices),
     ):
+        strategy = trainer.strategy
+        if isinstance(strategy, ShardedStrategy):
+            return strategy.call("training_step", *taken)
         return pl_module.training_step(*taken)

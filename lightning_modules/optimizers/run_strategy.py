@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from lightning_modules.layers.ghost_batchnorm import ghost_batchnorms
 from lightning_modules.process.saved_classes import find_saved_classes, trust
+from lightning_modules.process.shards import check_unsharded
 from sweeper.spec.lr_rules import Mappings
 from sweeper.spec.scaled_settings import apply_mappings, check_settings
 from sweeper.upstream.lightnings import call_before_steps
@@ -140,6 +141,7 @@ class RunStrategy(DDPStrategy):
             return
         assert self.lightning_module is not None, "it is to be trained"
         module = self.lightning_module
+        check_unsharded(module)
         ignore_buffers(module, [b for norm in ghost_batchnorms(module) for b in norm.buffers()])
         self._exchanged = {p for p in module.parameters() if p.requires_grad}
         super().configure_ddp()

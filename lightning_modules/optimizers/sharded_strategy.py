@@ -1,34 +1,50 @@
 """FSDP2 as a layout: parameters, gradients and optimizer state in shards, one for each rank."""
 
-from collections.abc import Generator, Mapping
+from collections import Counter
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
 from lightning_modules.optimizers.run_strategy import RunStrategy
-from lightning_modules.process.shards import shard_like, to_save
+from lightning_modules.process.shards import check_unsharded, list_sharded, shard_like, to_save
 
 
 class ShardedStrategy(RunStrategy):
-    """Shards each repeated block of the module, and what is left of it, over all ranks.
+    """Shards each block of the module, and what is left of it, over all ranks.
 
-    Whole gradients are kept on each rank while a step accumulates, and exchanged once. Checkpoints
-    hold whole tensors, as on any other layout, so a run may go on with DDP or on one rank.
+    Checkpoints hold whole tensors, as on any other layout, so a run may go on with DDP or on one
+    rank.
+
+    Args:
+        block_names: classes of layers that are sharded each by itself; none: see `find_blocks`.
+        shards_gradients: whether gradients are exchanged at each micro-batch, so that each rank
+            keeps its shard of them; if not, it keeps whole ones, exchanged once per step.
+        settings: of the other strategy.
     """
 
+    def __init__(
+        self, *, block_names: Collection[str] = (), shards_gradients: bool = False, **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        self._block_names, self._shards_gradients = block_names, shards_gradients
+
     def configure_ddp(self) -> None:
-        """Shard the module; it is not wrapped."""
-        assert self.lightning_module is not None, "it is to be trained"
-        module, device = self.lightning_module, self.root_device.type
+        """Shard the module; it is not wrapped. ValueError if it shards parts of itself."""
+        module, device = self._module, self.root_device.type
+        check_unsharded(module)
         mesh = init_device_mesh(device, (self.world_size,))
         for parameter in module.parameters():  # channels-last ones are not taken
             parameter.data = parameter.data.contiguous()
-        for block in find_blocks(module):
-            fully_shard(block, mesh=mesh)
+        places = _count_places(module)
+        for block in find_blocks(module, self._block_names):
+            if _count_places(block).items() <= places.items():  # it shares no weights with others
+                fully_shard(block, mesh=mesh)
         fully_shard(module, mesh=mesh)
         self._exchanged = {p for p in module.parameters() if p.requires_grad}
 
@@ -36,37 +52,51 @@ class ShardedStrategy(RunStrategy):
         """Nothing is held twice."""
 
     @property
-    def _sharded(self) -> FSDPModule:
-        assert isinstance(self.lightning_module, FSDPModule), "sharded before it is trained"
+    def _module(self) -> Any:
+        assert self.lightning_module is not None, "it is to be trained"
         return self.lightning_module
 
     @contextmanager
     def block_backward_sync(self) -> Generator[None]:  # type: ignore[override]
-        """Within, gradients are added up whole."""
-        self._sharded.set_requires_gradient_sync(False)
-        self._sharded.set_is_last_backward(False)
+        """Within, gradients are added up whole, unless shards of them are kept."""
+        self._module.set_requires_gradient_sync(self._shards_gradients)
+        self._module.set_is_last_backward(False)
         try:
             yield
         finally:
-            self._sharded.set_requires_gradient_sync(True)
-            self._sharded.set_is_last_backward(True)
+            self._module.set_requires_gradient_sync(True)
+            self._module.set_is_last_backward(True)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's, through its call, which gathers the root's parameters."""
+        """The module's."""
         with self.precision_plugin.train_step_context():
-            return self._call("training_step", *args, **kwargs)
+            return self.call("training_step", *args, **kwargs)
 
     def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """The same; its parameters are shards again afterwards, as no backward pass follows."""
+        """The module's."""
         with self.precision_plugin.val_step_context():
-            outputs = self._call("validation_step", *args, **kwargs)
-        self._sharded.reshard()
-        return outputs
+            return self.call("validation_step", *args, **kwargs)
 
-    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        module = self.lightning_module
-        assert module is not None, "it is to be trained"
-        return self._forward_redirection(module, module, name, *args, **kwargs)
+    def keep_gathered(self) -> None:
+        """From now on, parameters stay whole once they are gathered, until `reshard`."""
+        for part in list_sharded(self._module).values():
+            part.set_reshard_after_forward(False)
+            part.set_reshard_after_backward(False)
+
+    def reshard(self) -> None:
+        """Free the whole parameters; what was done to them is lost."""
+        for part in list_sharded(self._module).values():
+            part.reshard()
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the module as its forward pass, which gathers the root's parameters.
+
+        They are shards again afterwards, unless a backward pass is to follow.
+        """
+        outputs = self._forward_redirection(self._module, self._module, name, *args, **kwargs)
+        if not torch.is_grad_enabled():
+            self.reshard()
+        return outputs
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """Whole tensors; all ranks take part."""
@@ -78,8 +108,7 @@ class ShardedStrategy(RunStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:  # noqa: FBT001, FBT002  Lightning's
         """Each rank's shards of whole tensors."""
-        assert self.lightning_module is not None, "it is to be trained"
-        own = self.lightning_module.state_dict()
+        own = self._module.state_dict()
         loaded = {
             k: shard_like(own[k], v) if k in own else v for k, v in checkpoint["state_dict"].items()
         }
@@ -107,8 +136,26 @@ def _shard_state(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
     return {**saved, "state": state}
 
 
-def find_blocks(module: nn.Module) -> list[nn.Module]:
-    """The longest ModuleList or Sequential of layers of one class; empty if there is none."""
+def _count_places(module: nn.Module) -> Counter[nn.Parameter]:
+    return Counter(p for _, p in module.named_parameters(remove_duplicate=False))
+
+
+def find_blocks(module: nn.Module, names: Collection[str] = ()) -> list[nn.Module]:
+    """The layers of named classes, inner ones first; ValueError if a class has none.
+
+    Without names, the longest ModuleList or Sequential of layers of one class; empty if there is
+    none.
+    """
+    classes = Counter(type(part).__name__ for part in module.modules())
+    if missing := [name for name in names if not classes[name]]:
+        repeated = ", ".join(name for name, number in classes.most_common(8) if number > 1)
+        msg = (
+            f"fsdp_blocks must be classes of the module's layers; got {', '.join(missing)}. "
+            f"Those that it has several of are {repeated or 'none'}."
+        )
+        raise ValueError(msg)
+    if names:
+        return [part for part in module.modules() if type(part).__name__ in names][::-1]
     found: list[nn.Module] = []
     for parent in module.modules():
         children = (

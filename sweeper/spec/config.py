@@ -364,6 +364,14 @@ class Incidental(Settings):
         BeforeValidator(lambda given: None if given == "ddp" else given),
         Rule("ddp or fsdp"),
     ] = None
+    fsdp_blocks: Annotated[
+        ListOf[Text] | None, Rule("a list of classes of layers, such as [Block], or null")
+    ] = None
+    fsdp_gradients: Annotated[
+        Literal["sharded"] | None,
+        BeforeValidator(lambda given: None if given == "whole" else given),
+        Rule("whole or sharded"),
+    ] = None
     accelerator: Literal["auto", "cpu", "gpu"]
     threads: Threads
     micro_batch: InStep | Literal["auto"]
@@ -412,8 +420,8 @@ class Incidental(Settings):
 
 #: Of these the keys that a grid may have several values of: they say on what layout a run trains.
 LAYOUT_KEYS = {
-    "devices", "num_nodes", "strategy", "accelerator", "threads", "micro_batch",
-    "micro_batch_limit", "memory_limit_gib", "reproducible",
+    "devices", "num_nodes", "strategy", "fsdp_blocks", "fsdp_gradients", "accelerator", "threads",
+    "micro_batch", "micro_batch_limit", "memory_limit_gib", "reproducible",
 }  # fmt: skip
 
 

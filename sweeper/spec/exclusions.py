@@ -27,6 +27,7 @@ def find_methods(config: RunConfig) -> dict[str, str]:
     begun = branch and f"branch={branch.run}@{branch.epochs}"
     clipped = "gradient_clip_val" in config.trainer.flags
     is_late = getattr(schedule, "clock", "") == "warmup"
+    shard_settings = {key: getattr(config, key) for key in ("fsdp_blocks", "fsdp_gradients")}
     noise = f"noise_span={config.noise_span}" if config.noise_span else "a measured noise scale"
     asked: dict[str, tuple[str | None, object]] = {
         "AdaScale": ("lr_rule=adascale", rule == "adascale"),
@@ -70,8 +71,12 @@ def find_methods(config: RunConfig) -> dict[str, str]:
         "a communication hook": (f"comm_hook={hook}", hook != "all_reduce"),
         "micro_batch=auto": ("micro_batch=auto", config.micro_batch == "auto"),
         "SOAP": (f"optimizer={optimizer.name}", optimizer.target.endswith(".SOAP")),
-        "Muon": (f"optimizer={optimizer.name}", optimizer.target.endswith(".muon")),
         "strategy=fsdp": ("strategy=fsdp", config.strategy == "fsdp"),
+        "strategy=ddp": ("strategy=ddp", config.strategy is None),
+        "settings of fsdp": (
+            ", ".join(f"{key}={value}" for key, value in shard_settings.items() if value),
+            any(shard_settings.values()),
+        ),
         "reproducible=true": ("reproducible=true", config.reproducible),
     }
     return {name: str(words) for name, (words, is_asked) in asked.items() if is_asked}
@@ -150,10 +155,15 @@ EXCLUSIONS = (
     ),
     Exclusion(
         "strategy=fsdp",
-        "reproducible=true, a communication hook, an optimizer of parts, an averaging optimizer, "
-        "SOAP, Muon, SAM, ConAdv, measured noise, 16-mixed",
+        "reproducible=true, a communication hook, SOAP, ConAdv, 16-mixed",
         "strategy=fsdp cannot be combined with what needs whole weights or gradients on each rank",
         "Use strategy=ddp, or remove the other.",
+    ),
+    Exclusion(
+        "settings of fsdp",
+        "strategy=ddp",
+        "fsdp_blocks and fsdp_gradients say how strategy=fsdp shards",
+        "Add strategy=fsdp, or remove them.",
     ),
     Exclusion(
         "gradient_clip",

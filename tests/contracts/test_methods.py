@@ -75,6 +75,8 @@ ROWS: dict[str, tuple[str, ...]] = {
     "schedule=wsd": (),
     "schedule=you2017": (),
     "ema_decay=0.9": (),
+    "fsdp_blocks=[BasicBlock]": ("strategy=fsdp", "model=resnet8_half"),
+    "fsdp_gradients=sharded": ("strategy=fsdp",),
     "gradient_clip=0.1": (),
     "gradient_delay=2": (),
     "label_smoothing=0.1": (),
@@ -93,25 +95,15 @@ COARSE = {
 }
 
 
-#: What has no shards: it needs whole weights or gradients on each rank, or is refused on two ranks.
+#: What has no shards: it needs whole weights or gradients on each rank.
 UNSHARDED = {
     "comm_hook=bf16",
     "comm_hook=fp16",
     "comm_hook=hierarchical",
     "comm_hook=post_local_sgd",
     "comm_hook=powersgd",
-    "lr_rule=adascale",
-    "noise_span=24",
-    "optimizer=bsi_adam",
-    "optimizer=clars",
-    "optimizer=muon",  # sums of shards round otherwise in its bfloat16: steps differ by 2 %
-    "optimizer=schedule_free",
     "optimizer=soap",
-    "optimizer=vr_lamb",
-    "optimizer=vr_lars",
-    "optimizer=vr_sgd",
     "perturbation=conadv",
-    "perturbation=sam",
 }
 
 

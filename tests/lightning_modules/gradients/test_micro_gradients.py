@@ -29,7 +29,7 @@ def trainer(accumulation_steps, loss_scale):
 def watched(statistic, *, loss_scale=1.0):
     weight = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
     micro = MicroGradients(statistic)
-    micro.watch([weight], trainer(len(INPUTS), loss_scale))
+    micro.watch(torch.nn.ParameterList([weight]), trainer(len(INPUTS), loss_scale))
     return weight, micro
 
 
@@ -68,7 +68,7 @@ def test_a_step_that_the_loss_scaler_skipped_leaves_nothing_behind():
 def test_a_weight_that_a_micro_batch_leaves_out_has_no_gradient_of_it():
     used, seldom = (torch.nn.Parameter(torch.zeros(2, dtype=torch.float64)) for _ in range(2))
     micro = MicroGradients(torch.square)
-    micro.watch([seldom, used], trainer(4, 1.0))
+    micro.watch(torch.nn.ParameterList([seldom, used]), trainer(4, 1.0))
     accumulate(used)
     accumulate(seldom, inputs=INPUTS[:1])
 

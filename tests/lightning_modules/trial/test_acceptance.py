@@ -24,8 +24,10 @@ RIGHT = {
     "penalty", "gradient penalty", "dropout layer", "rate by global step", "layer norm", "adam",
     "teacher before each step", "gradient clipped before the step", "one cycle", "cosine by epoch",
     "every second step", "plateau of validation", "weighted sampler", "callback StepAverage",
-    "callback Watches",
+    "callback Watches", "tied weights", "late layers",
 }  # fmt: skip
+#: What shards might lose: weights that two layers share, layers made late, statistics, draws.
+ON_SHARDS = ["tied weights", "late layers", "batch norm with a span", "dropout layer", "adam"]
 SHARE = 6  # the gate tries one habit in so many
 
 
@@ -37,8 +39,8 @@ def drawn():
     return sorted(random.Random(commit).sample(sorted(HABITS), len(HABITS) // SHARE))
 
 
-def check(grid, names):
-    found = accept({name: grid(*HABITS[name], *WORDS)[0] for name in names})
+def check(grid, names, *words):
+    found = accept({name: grid(*HABITS[name], *WORDS, *words)[0] for name in names})
 
     wrong = {}
     for name, verdict in found.items():
@@ -53,6 +55,7 @@ def check(grid, names):
     assert wrong == {}
     refused = {n: v["message"] for n, v in found.items() if n in RIGHT and not v["same"]}
     assert refused == {}
+    return found
 
 
 def test_there_are_many():
@@ -64,6 +67,12 @@ def test_a_share_of_the_habits_drawn_by_the_commit(grid):
     check(grid, drawn())
 
 
+def test_some_habits_on_shards(grid):
+    found = check(grid, ON_SHARDS, "strategy=fsdp")
+    assert all("2 ranks" in verdict["same"] for verdict in found.values())
+
+
 @pytest.mark.acceptance
-def test_all_habits(grid):
-    check(grid, list(HABITS))
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_all_habits(grid, strategy):
+    check(grid, list(HABITS), f"strategy={strategy}")
