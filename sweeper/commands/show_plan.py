@@ -236,7 +236,7 @@ def _own_line(spec: RunSpec, planned: Plan) -> Line:
     }
 
 
-def show(planned: Plan, lines: Sequence[Line], console: Console, *, by_class: bool) -> None:
+def show(planned: Plan, lines: Sequence[Line], console: Console, *, by_class: bool = False) -> None:
     """Print a plan as a table, with its warnings, and memory in all or by class."""
     words = [spec.words for spec in planned.specs]
     differences = Differences(words)
