@@ -10,6 +10,7 @@ from analysis.stats.to_target import reachable_targets
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.load import load_curves, load_runs
 from analysis.tables.metric import AskedMetric, curve_columns, with_metric
+from analysis.tables.which_runs import BREAKING, negligible_margin
 from analysis.tuning.studies import finished_trials, load_tuned, steps_to_target, tuned_confounds
 from sweeper.store.schema import RUNS
 
@@ -49,14 +50,14 @@ def tuned_critical_batch(results: Path, target: float | None = None) -> float:
     return fit.critical_batch.value
 
 
-def find_critical_batches(results: Path, margin: float) -> dict[int, float]:
+def find_critical_batches(results: Path, margin: float | None) -> dict[int, float]:
     """The critical batch at each position of the largest set of comparable branches.
 
     It is the estimate of `sweeper analysis branches`; where no batch was worse, the largest one.
 
     Args:
         results: the folder that the branches wrote.
-        margin: what counts as not worse, in the unit of the metric.
+        margin: what counts as not worse, in the unit of the metric; None: as there.
 
     Returns:
         By position [epochs], ascending: the critical batch [examples].
@@ -72,6 +73,9 @@ def find_critical_batches(results: Path, margin: float) -> dict[int, float]:
         raise ValueError("it holds no branches that have ended.")  # noqa: EM101
     (group, *_) = group_comparable(branches, ("batch", "seed", "branch"))
     table = branch_differences(group.runs, measured.curves, measured.metric.name)
+    if margin is None:
+        values = table["of_parent"]
+        margin, _ = negligible_margin(measured.metric, BREAKING, values, values)
     found = critical_branches(table, measured.metric.sign, margin).set_index("position")
     if not found.index.is_unique:
         raise ValueError("its parents have several batches at a position.")  # noqa: EM101

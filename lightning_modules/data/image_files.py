@@ -150,9 +150,10 @@ def check_classes(root: Path, num_classes: int | None) -> list[str]:
 
 def _list_classes(folder: Path, num_classes: int | None) -> list[str]:
     if not folder.is_dir():
+        missing = folder if folder.parent.is_dir() else folder.parent
         msg = (
             f"data.root must hold the folders train and val, with a folder per class in each; "
-            f"{folder} does not exist. Put the images there, set data.root, or set "
+            f"{missing} does not exist. Put the images there, set data.root, or set "
             "data.val_fraction=0.1 where the root holds the classes."
         )
         raise ValueError(msg)

@@ -20,4 +20,5 @@ def describe_error(error: BaseException) -> str:
     text = " ".join("".join(traceback.format_exception_only(error)).split())
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
+    own = [f for f in own if not {"site-packages", "dist-packages"} & {*Path(f.filename).parts}]
     return f"{text.rstrip('.')}, in {own[-1].filename}, line {own[-1].lineno}" if own else text

@@ -46,7 +46,7 @@ def refuse(error: Exception, heading: str = "Nothing was started.") -> int:
                 remedy = f"It is set by {' or '.join(presets)}: add ~{key} to remove it."
                 lines[number] = f"{line} {remedy}"
         elif unknown := re.match(r"((\w+) must be a config key; got .*?\.) [A-Z].*$", line):
-            lines[number] = f"{unknown[1]} {suggest_key(unknown[2])}"
+            lines[number] = f"{unknown[1]} {suggest_key(unknown[2], words)}"
     sys.stderr.write("\n".join([heading, *map(fit_line, lines), ""]))
     return BAD_INPUT
 
@@ -334,12 +334,15 @@ def explain_no_key(key: str, typed: str, given: Sequence[str]) -> str:
     elif key == "callbacks" and "=" in typed:
         remedy = f"Write +callbacks@trainer.{typed.lstrip('+')}, which gives them to the Trainer."
     else:
-        remedy = suggest_key(key)
+        remedy = suggest_key(key, given)
     return f"{key} must be a config key; got {typed}. {remedy}"
 
 
-def suggest_key(key: str) -> str:
+def suggest_key(key: str, given: Sequence[str]) -> str:
     """What to write instead of a key that does not exist."""
+    named = [word.partition("=")[2] for word in given if word.startswith("module._target_=")]
+    if any(key in find_arguments(target)[0] for target in named if not is_ours(target)):
+        return f"Did you mean module.{key}?"
     keys = re.findall(r"^(\w+):", (CONFIG_FOLDER / "config.yaml").read_text(), re.MULTILINE)
     groups = [path.name for path in CONFIG_FOLDER.iterdir() if path.is_dir()]
     known = [*keys, *(f"{'+' * (name in ADDED_GROUPS)}{name}" for name in groups), *PLUGIN_GROUPS]

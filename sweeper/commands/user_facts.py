@@ -152,7 +152,7 @@ def _fill_positions(schedule: Any, known: dict[tuple[Any, ...], dict[int, float]
 
     try:
         if source not in known:
-            known[source] = find_critical_batches(Path(folder or "null"), margin or 0.0)
+            known[source] = find_critical_batches(Path(folder or "null"), margin)
     except ValueError as error:
         msg = (
             "schedule.critical_batch=measured needs +schedule.measured_in=FOLDER, whose runs have "
@@ -223,7 +223,7 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
         config["val_batch"] = facts["val_batch"]
     if not has_own_code(config["module"], config.get("model")):
         return config
-    config["bn_span"] = _choose_bn_span(config["bn_span"], facts)
+    config["bn_span"] = choose_bn_span(config["bn_span"], facts)
     found = dict(facts["found"])
     has_ranks, has_span = config["devices"] * config["num_nodes"] > 1, config["bn_span"] != "micro"
     where = {"always": True, "ranks": has_ranks, "bn_span": has_span and config["bn_span"]}
@@ -246,9 +246,9 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     return config
 
 
-def _choose_bn_span(asked: int | str | None, facts: Mapping[str, Any]) -> int | str | None:
+def choose_bn_span(asked: int | str | None, facts: Mapping[str, Any]) -> int | str | None:
     """The examples that BatchNorm normalises together; None if there is no BatchNorm."""
-    if not facts["has_batchnorm"] and asked in ("auto", "micro"):
+    if not facts["has_batchnorm"]:
         return None
     if asked == "auto":
         return "micro" if "bn_span" in facts.get("refused", {}) else _BN_SPAN

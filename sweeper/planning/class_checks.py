@@ -294,5 +294,7 @@ def _why_missing(dotted: str, before: str) -> str:
     dynamic = rf"\b{re.escape(name)}\b|import \*|__getattr__|globals\(\)"
     if not text or re.search(dynamic, text):
         return ""
+    imported = re.findall(r"^from \S+ import ([\w, ]+)", text, re.MULTILINE)
+    classes += [name for line in imported for name in re.findall(r"\b[A-Z]\w*", line)]
     like = did_you_mean(name, classes, f"{before}{dotted.removesuffix(rest)}")
     return f"which does not exist. {like or remedy}"

@@ -195,7 +195,10 @@ def _name_fitting_span(points: Sequence[tuple[Any, ...]], mistakes: Sequence[str
         return ""
     rule = mistakes[0].partition("; got batch=")[0]
     batches = [text.partition("; got batch=")[2].split(".")[0] for text in mistakes]
-    return f"{rule}; got batch={', '.join(batches)}. bn_span={span} fits every point of this grid."
+    return (
+        f"{rule}; got batch={', '.join(batches)}. bn_span={span} fits every point of this grid: so "
+        "many examples are normalised together by BatchNorm."
+    )
 
 
 def _check_repeat(first: Mapping[str, Any], other: Mapping[str, Any]) -> None:

@@ -220,7 +220,8 @@ def _own_optimizer_faults(config: RunConfig) -> Iterator[str]:
     if config.base_lr is not None:
         yield (
             "base_lr must be null with optimizer=module, which scales the module's own rates; got "
-            f"base_lr={config.base_lr}. Remove it, or choose an optimizer."
+            f"base_lr={config.base_lr}. Remove it, choose an optimizer, or set your class's own "
+            "argument, such as module.lr=0.1."
         )
     if config.no_decay_on_norm_and_bias:
         yield (

@@ -205,7 +205,8 @@ class BatchWarmup(Settings):
         factor: a growth multiplies the batch by it [count].
         rate_exponent: a growth multiplies the rate by this power of `factor`.
         measured_in: the results folder of the branches.
-        margin: what counts as not worse there, in the unit of the metric; None: 0.
+        margin: what counts as not worse there, in the unit of the metric; None: as in the answer
+            of `sweeper analysis branches`.
 
     Source:
         Merrill et al. 2025, arXiv:2505.23971, section 4.

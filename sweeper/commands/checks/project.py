@@ -8,6 +8,7 @@ from sweeper.commands.checks.check import Check, Severity, broken, good, warning
 from sweeper.commands.user_facts import (
     add_facts,
     check_config,
+    choose_bn_span,
     count_examples,
     fill_config,
     find_facts,
@@ -69,7 +70,8 @@ def project_checks(config: Mapping[str, Any], *, has_batch: bool = True) -> Iter
     for name, finding in facts["found"].items():
         severity = Severity.GOOD if finding["holds"] else Severity.WARNING
         yield Check(severity, name, finding["message"], finding["do"])
-    yield _batchnorm_check(config["bn_span"], has_batchnorm=facts["has_batchnorm"])
+    bn_span = choose_bn_span(config["bn_span"], facts)
+    yield _batchnorm_check(bn_span, has_batchnorm=facts["has_batchnorm"])
     if not facts["is_automatic"]:
         yield good("optimization", "manual: micro_batch x ranks must equal batch")
 

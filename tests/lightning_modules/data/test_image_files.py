@@ -78,7 +78,7 @@ def test_the_sequences_of_a_text_are_counted_and_a_part_may_be_trained_on(
         ({"num_train_examples": 13}, r"data\.num_train_examples must be the size of the data set; "
          r"got 13, .* holds 12\. Set data\.num_train_examples=12"),
         ({"num_classes": 4}, r"train must hold 4 folders, one per class; it holds 3: ant, bee, "),
-        ({"root": "/nowhere"}, r"/nowhere/train does not exist\. Put the images there, set data.r"),
+        ({"root": "/nowhere"}, r"/nowhere does not exist\. Put the images there, set data.r"),
         ({"root": 5}, r"^data\.root must be a string; got root=5\.$"),
         ({"source": "parquet"}, r"which has no train\*\.parquet\. .* or use data\.source=folder"),
         ({"source": "tar"}, r"data\.source must be one of folder, parquet; got source='tar'"),

@@ -180,6 +180,7 @@ def test_a_stated_number_of_examples_stays(fill):
         ([], {"has_batchnorm": True, "refused": {"bn_span": "it has no momentum"}}, "micro"),
         ([], {"has_batchnorm": False}, None),
         (["bn_span=micro"], {"has_batchnorm": False}, None),
+        (["bn_span=128"], {"has_batchnorm": False}, None),
     ],
 )
 def test_batchnorm_of_a_module_has_a_span_of_its_own_if_it_can(fill, words, facts, span):
