@@ -15,6 +15,7 @@ from lightning_modules.process.output import redirect_output
 from lightning_modules.process.user_errors import describe_error
 from lightning_modules.trial.measured_facts import facts
 from sweeper.spec.config import run_config
+from sweeper.upstream.torchs import join_fake_ranks
 
 
 def answer_question(
@@ -39,8 +40,12 @@ def answer_question(
 
                 answer = measure_sharpness(run_config(config["config"]), Path(config["at"]))
             else:  # a trace has a group of ranks; gradients are exchanged as in a run of several
-                dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-                answer = memory_trace(run_config(config)).model_dump(mode="json")
+                run = run_config(config)
+                if run.is_sharded:
+                    join_fake_ranks(run.world_size)
+                else:
+                    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+                answer = memory_trace(run).model_dump(mode="json")
             line = json.dumps(answer)
         except Exception as error:  # noqa: BLE001  whatever the user's code raises
             traceback.print_exc()

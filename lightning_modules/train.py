@@ -352,7 +352,7 @@ def _build_trainer(spec: RunSpec, context: RankContext, callbacks: list[Callback
     exchanges = has_exchange(config.comm_hook, ranks, reproducible=reproducible)
     ddp: dict[str, Any] = DDP_SETTINGS if isinstance(config.comm_hook, settings.PowerSGD) else {}
     kind: Callable[..., RunStrategy] = RunStrategy
-    if config.strategy == "fsdp" and ranks > 1:
+    if config.is_sharded:
         kind = partial(
             ShardedStrategy,
             block_names=config.fsdp_blocks or (),

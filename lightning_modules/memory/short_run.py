@@ -28,14 +28,15 @@ _Fit = Callable[[pl.Trainer, pl.LightningModule, dict[str, Any]], None]
 
 
 def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True) -> RunSpec:
-    """One rank's part of a run for a few steps, in micro-batches of a given size.
+    """One rank's part of a run for a few steps, in micro-batches of a given size, or all of shards.
 
     It has all that takes memory: the data set, accumulated gradients (whether or not this run
     accumulates: others of its kind may), the optimizer's state. 16-mixed is traced as bf16-mixed,
     whose sizes are the same, since the loss scaler reads values.
     """
-    examples = config.data.num_train_examples
-    batch = micro_batch * min(2 if accumulates else 1, examples // micro_batch)
+    examples, ranks = config.data.num_train_examples, config.world_size if config.is_sharded else 1
+    least = micro_batch * ranks
+    batch = least * max(1, min(2 if accumulates else 1, examples // least))
     data: dict[str, Any] = dict(config.resolved["data"])
     comm_hook: dict[str, Any] = dict(config.resolved["comm_hook"])
     if "num_workers" in config.data.settings:
@@ -51,7 +52,7 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
             precision={"16-mixed": "bf16-mixed"}.get(config.precision, config.precision),
             batch=batch,
             micro_batch=micro_batch,
-            devices=1,
+            devices=ranks,
             num_nodes=1,
             epochs=config.epochs or 1,
             steps=None,

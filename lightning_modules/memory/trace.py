@@ -5,18 +5,23 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-from itertools import product
+from itertools import chain, product
 from typing import Any, Self
+from unittest.mock import patch
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from lightning_modules.callbacks.checkpoint import RunCheckpoint
 from lightning_modules.callbacks.epoch_means import Evaluation
 from lightning_modules.memory.short_run import least_micro_batch, train_short_run, wanted_steps
+from lightning_modules.optimizers.sharded_strategy import ShardedStrategy
 from lightning_modules.process.device import peak_of_process_gib
+from lightning_modules.process.shards import call_with_leaves, shard
 from lightning_modules.run_class import do_nothing, run_class
 from sweeper.spec.config import RunConfig
 from sweeper.spec.run_memory import (
@@ -102,10 +107,12 @@ class _TracedFit(Callback):
             data.setup("fit")
         loader = data.train_dataloader() if data else loaders["train_dataloaders"]
         batch, num = next(iter(loader)), self._steps * trainer.accumulate_grad_batches
-        tensors = [*module.parameters(), *module.buffers(), *tree_leaves(batch)]
-        size = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
+        size = sum(t.nbytes for t in chain(module.parameters(), module.buffers()))
+        size += sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, Tensor))
         self.held_gib = peak_of_process_gib() - size / 2**30
         with ExitStack() as modes:
+            if isinstance(trainer.strategy, ShardedStrategy):
+                trainer.strategy.make_mesh()
             if self._is_fake:
                 mode = fake_tensor_mode()
                 make_fake(module, mode)
@@ -125,8 +132,10 @@ class _TracedFit(Callback):
                 loaders = {"train_dataloaders": repeated}
             trainer.limit_val_batches = 0
             callbacks: list[Callback] = trainer.callbacks  # pyright: ignore[reportAttributeAccessIssue]
-            # The plan of a small data set has an evaluation before the last traced step.
-            callbacks[:] = [each for each in callbacks if not isinstance(each, Evaluation)]
+            # The plan of a small data set has an evaluation before the last traced step; ranks that
+            # do not exist seem to ask for a checkpoint.
+            kept = (each for each in callbacks if not isinstance(each, Evaluation | RunCheckpoint))
+            callbacks[:] = kept
             callbacks.append(self)
             modes.enter_context(self.memory)
             trainer.fit(module, **loaders)
@@ -171,26 +180,35 @@ class TensorMemory(TorchDispatchMode):
         self._living: dict[int, tuple[str, int]] = {}  # class and bytes, by id of a storage
         self._module, self._was_in_backward = module, False
         self._is_first_step = True
+        self._leaves: list[nn.Parameter] = []  # that gradients are of: whole ones of shards
         self._add([*module.parameters(), *module.buffers()], PARAMETERS)
 
     def __enter__(self) -> Self:
         self._hook = register_optimizer_step_post_hook(self._after_step)
+        self._patch = patch.object(torch.UntypedStorage, "resize_", _make_resize(self._resize))
+        self._patch.start()
         return super().__enter__()
 
     def __exit__(self, *raised: Any) -> None:
         self._hook.remove()
+        self._patch.stop()
         super().__exit__(*raised)
 
     def begin(self) -> None:
         """Training begins: what is alive by now, other than parameters, will outlive it."""
+        for parameter in self._module.parameters():  # shards were made after all else
+            self._move(id(shard(parameter).untyped_storage()), PARAMETERS)
         self._keep({ACTIVATIONS, TEMPORARIES})
+        call_with_leaves(self._module, lambda _, leaf: self._leaves.append(leaf))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if DTensor in types:  # its shards come here on their own
+            return NotImplemented
         in_backward = is_in_backward()
         if self._was_in_backward and not in_backward:
-            for parameter in self._module.parameters():
+            for parameter in (*self._module.parameters(), *self._leaves):
                 if parameter.grad is not None and parameter.grad.layout == torch.strided:
-                    self._move(id(parameter.grad.untyped_storage()), GRADIENTS)
+                    self._move(id(shard(parameter.grad).untyped_storage()), GRADIENTS)
         self._was_in_backward = in_backward
         outputs = func(*args, **(kwargs or {}))
         is_activation = torch.is_grad_enabled() and not in_backward
@@ -214,6 +232,15 @@ class TensorMemory(TorchDispatchMode):
                     if sum(self._now.values()) >= sum(self.peak.values()):
                         self._record_peak()
 
+    def _resize(self, storage: int, size: int) -> None:
+        """FSDP gathers parameters into storages that it frees by making them empty."""
+        if storage in self._living:
+            self._move(storage, PARAMETERS)
+            self._now[PARAMETERS] += size - self._living[storage][1]
+            self._living[storage] = (PARAMETERS, size)
+            if sum(self._now.values()) >= sum(self.peak.values()):
+                self._record_peak()
+
     def _record_peak(self) -> None:
         self.peak = dict(self._now)
         passing = {ACTIVATIONS, TEMPORARIES}
@@ -233,3 +260,13 @@ class TensorMemory(TorchDispatchMode):
             if kind is not None:
                 self._living[storage] = (kind, size)
                 self._now[kind] += size
+
+
+def _make_resize(call: Callable[[int, int], None]) -> Callable[..., Any]:
+    own = torch.UntypedStorage.resize_
+
+    def resize(storage: torch.UntypedStorage, size: int) -> Any:
+        call(id(storage), size)
+        return own(storage, size)
+
+    return resize

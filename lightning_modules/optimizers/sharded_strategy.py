@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
@@ -33,12 +33,17 @@ class ShardedStrategy(RunStrategy):
     ) -> None:
         super().__init__(**settings)
         self._block_names, self._shards_gradients = block_names, shards_gradients
+        self._mesh: DeviceMesh | None = None
+
+    def make_mesh(self) -> DeviceMesh:
+        """All ranks in a row; made once, as fake tensors cannot make it."""
+        self._mesh = self._mesh or init_device_mesh(self.root_device.type, (self.world_size,))
+        return self._mesh
 
     def configure_ddp(self) -> None:
         """Shard the module; it is not wrapped. ValueError if it shards parts of itself."""
-        module, device = self._module, self.root_device.type
+        module, mesh = self._module, self.make_mesh()
         check_unsharded(module)
-        mesh = init_device_mesh(device, (self.world_size,))
         for parameter in module.parameters():  # channels-last ones are not taken
             parameter.data = parameter.data.contiguous()
         places = _count_places(module)

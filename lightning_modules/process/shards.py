@@ -19,6 +19,11 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def shard(tensor: Tensor) -> Tensor:
+    """This rank's shard of a tensor, or all of it if it has no shards."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def to_save(tree: Tree) -> Tree:
     """Containers of tensors as rank 0 saves them: whole, in main memory; all ranks take part."""
 

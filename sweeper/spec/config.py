@@ -429,6 +429,11 @@ class RunConfig(Incidental, Scientific):
     """The config of a run; conf/config.yaml says what each key means."""
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether ranks hold shards of the model."""
+        return self.strategy == "fsdp" and self.world_size > 1
+
+    @property
     def lengths(self) -> dict[str, int]:
         """How long it trains, by the key that says so; exactly one in a valid config."""
         given = {key: getattr(self, key) for key in LENGTHS}

@@ -27,6 +27,7 @@ _WITHOUT_MEMORY = frozenset((
 ))  # fmt: skip
 #: Incidental keys that do affect it.
 _LAYOUT = ("devices", "num_nodes", "threads")
+_OF_SHARDS = ("strategy", "fsdp_blocks", "fsdp_gradients")
 #: Groups whose numbers may be sizes; of floats elsewhere, only whether they are zero matters.
 _SIZED = frozenset({"data", "model"})
 
@@ -73,7 +74,8 @@ def cost_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in resolved.items()
         if key not in unrelated and value not in (None, False)
     }
-    return {**changing, **{key: resolved[key] for key in _LAYOUT}}
+    shards = {key: resolved[key] for key in _OF_SHARDS if resolved.get(key)}
+    return {**changing, **{key: resolved[key] for key in _LAYOUT}, **shards}
 
 
 def _reduce_value(key: str, value: Any) -> Any:

@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from lightning_fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
@@ -122,6 +123,14 @@ def set_metric_state(metric: Metric, saved: Mapping[str, Any]) -> None:
     vars(metric).update(saved["counts"])
     for key, value in saved["state"].items():
         setattr(metric, key, move_data_to_device(value, metric.device))
+
+
+def join_fake_ranks(ranks: int) -> None:
+    """Be the first of ranks that do not exist: what it receives has memory and no values."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    os.environ.update(LOCAL_RANK="0", NODE_RANK="0", RANK="0", WORLD_SIZE=str(ranks))
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
 
 
 def fake_tensor_mode() -> Any:

@@ -6,8 +6,10 @@ from torch import nn
 
 from lightning_modules.memory.short_run import short_spec
 from lightning_modules.memory.trace import TensorMemory, memory_trace
+from sweeper.commands.show_plan import plan_grid
 from sweeper.spec.config import run_config
 from sweeper.spec.run_memory import CLASSES, cost_settings
+from sweeper.upstream.torchs import join_fake_ranks
 
 
 @pytest.fixture
@@ -129,3 +131,24 @@ def test_what_is_traced_is_of_the_run_s_kind_and_takes_two_steps(config, changes
     assert spec.steps_at(0) == 2
     on_four = run_config(config(batch=30720, devices=4))
     assert short_spec(on_four, 256).split.world_size == 1
+
+
+@pytest.mark.parametrize(("gradients", "part"), [("whole", 1), ("sharded", 1 / 4)])
+def test_of_shards_each_rank_holds_its_part(tmp_path, monkeypatch, gradients, part):
+    """Adam's moments and the weights; rank 0 keeps the initial weights whole."""
+    for name in ("LOCAL_RANK", "NODE_RANK", "RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "0")  # so that they are restored
+    words = ["model=gpt", "model.width=256", "devices=4", "strategy=fsdp", f"results={tmp_path}"]
+    plan, _ = plan_grid([*words, f"fsdp_gradients={gradients}"], config_dir=None)
+    join_fake_ranks(4)
+    trace = memory_trace(plan.specs[0].config)
+    torch.distributed.destroy_process_group()
+
+    assert trace.why_not == ""
+    width, length, depth = 256, 128, 4
+    layer = 12 * width**2 + 9 * width  # less three biases of attention, and with two norms
+    whole = 4 * (depth * layer + (256 + length + 2) * width)
+    for classes in trace.classes.values():
+        assert classes["gradients"] == pytest.approx(part * whole, rel=0.02)
+        assert classes["optimizer_state"] == pytest.approx(whole + 2 * whole / 4, rel=0.02)
+        assert whole / 4 < classes["parameters"] < whole / 4 + 4 * 2 * layer

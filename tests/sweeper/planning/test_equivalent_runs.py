@@ -123,3 +123,11 @@ def test_a_larger_grid_is_no_news(project, ledger):
 def test_only_settings_of_own_classes_can_be_incidental(project, given):
     with pytest.raises(ValueError, match="incidental must be a list of settings of your own"):
         run_spec(project(f"incidental={given}")[0])
+
+
+def test_settings_that_a_grid_sweeps_are_not_taken_for_incidental(project, ledger):
+    finish(project("+module.width=8"), ledger)
+
+    (note,) = plan(project("+module.width=16"), ledger).notes
+    assert "'incidental=[module.width]'" in note
+    assert plan(project("+module.width=16,32"), ledger).notes == []
