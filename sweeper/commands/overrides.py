@@ -230,7 +230,8 @@ def _check_milestones(config: Config, typed: Collection[str]) -> None:
     """ValueError if a typed unit would be that of milestones which a file gives in epochs."""
     unit, schedule = config.get("warmup_unit"), config.get("schedule") or {}
     is_typed = "warmup_unit" in typed and "schedule.milestones" not in typed
-    if is_typed and unit in ("steps", "examples") and schedule.get("name") == "periodic_decay":
+    has_own = schedule.get("name") in ("periodic_decay", "growing_batch")
+    if is_typed and unit in ("steps", "examples", "tokens", "percent") and has_own:
         msg = (
             f"schedule.milestones must be given in {unit} with warmup_unit={unit}; got none, and "
             f"the schedule's own {schedule['milestones']} are epochs. Write "

@@ -73,12 +73,13 @@ def describe_course(spec: RunSpec) -> str:
             f"{batch}: times {schedule.factor} after each epoch whose noise scale is above "
             f"the batch, up to {schedule.max_batch:,}; the numbers above assume no growth."
         )
-    first, *later = spec.batch_plan.batches()
-    grown = [
-        f"{batch:,} from epoch {epoch} on ({several(spec.steps_at(epoch), 'step')} each)"
-        for epoch, batch in later
-    ]
-    return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""
+    plan, grown = spec.batch_plan, list[str]()
+    for epoch, step in plan.starts[1:]:
+        place = f"epoch {epoch} on ({several(spec.steps_at(epoch), 'step')} each)"
+        if step:
+            place = f"step {plan.steps_before(epoch) + step:,} on"
+        grown.append(f"{plan.split_at(epoch, step).global_batch:,} from {place}")
+    return f"batch {plan.split_at(0).global_batch:,}, then {', '.join(grown)}." if grown else ""
 
 
 def describe_validation(spec: RunSpec) -> str:
