@@ -69,9 +69,8 @@ class GradientNoise(AroundEvaluation):
 
     def _last_batch(self, trainer: Trainer) -> int:
         """The batch of the last step, or of the one that is about to be taken [examples]."""
-        epoch = trainer.current_epoch
-        step = self._plan.steps_in(epoch, trainer.fit_loop.batch_idx)
-        return self._plan.split(epoch, step).global_batch
+        split = self._plan.split(trainer.current_epoch)
+        return split.micro_batch * split.world_size * trainer.accumulate_grad_batches
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin a new average."""

@@ -340,16 +340,6 @@ class BatchPlan:
             return (self.first,)
         return tuple(sorted({at + n for at, step in self.grown for n in range(1 + (step > 0))}))
 
-    def batches(self) -> list[tuple[float, int]]:
-        """Pairs of the position from which a global batch is used [epochs], and that batch."""
-        return [
-            (
-                self.position(self._whole_steps_before(at) + step),
-                self.split_at(at, step).global_batch,
-            )
-            for at, step in self.starts
-        ]
-
     @property
     def starts(self) -> list[tuple[int, int]]:
         """The 0-based epochs and steps of them with which the batches of the run begin."""
