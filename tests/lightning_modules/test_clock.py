@@ -163,9 +163,9 @@ def test_killed_on_the_same_layout_it_goes_on_to_the_last_bit(trained):
 #: 10 % of 2 epochs of 2,200 examples are 440: 4 steps of 128 lead to 2 x 256; 30 % are 1,320: 4 of
 #: 256 lead to 3 x 512. One step of 512 is left of the epoch; the next has four.
 RAMP = [
-    "batch=128", "micro_batch=64", "schedule=growing_batch", "schedule.milestones=[10,30]", "warmup_unit=percent",
-    "warmup=0", "schedule.factor=2", "schedule.max_batch=512", "+schedule.rate_exponent=0.5",
-    "evaluate_every=0.2", "checkpoint_every=128",
+    "batch=128", "micro_batch=64", "schedule=growing_batch", "schedule.milestones=[10,30]",
+    "warmup_unit=percent", "warmup=0", "schedule.factor=2", "schedule.max_batch=512",
+    "+schedule.rate_exponent=0.5", "evaluate_every=0.2", "checkpoint_every=128",
 ]  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def test_killed_within_a_ramp_it_goes_on_as_if_nothing_had_happened(trained, mic
 
 @pytest.mark.parametrize("words", [[], ["reproducible=true"]])
 def test_a_ramp_on_two_ranks_is_that_on_one(grid, tmp_path, words):
-    """Killed on two within the ramp, and finished on one; the weights of reproducible runs are the same bits."""
+    """Killed on two within the ramp, and finished on one; to the last bit if reproducible."""
     found = []
     for name, layouts in {"whole": [1], "two": [2], "moved": [2, 1]}.items():
         (tmp_path / name).mkdir()

@@ -99,6 +99,21 @@ def test_a_micro_batch_without_items_adds_nothing(run_words, tmp_path):
     assert distance(tmp_path / "parts", tmp_path / "whole") < 1e-9
 
 
+def test_a_batch_that_grows_within_the_epoch_is_weighted_by_the_items_of_each_step(
+    run_words, tmp_path
+):
+    """30 % of 48 examples are 15: 4 steps of 4; 60 % are 29: 2 of 8; one of 16 is left."""
+    ramp = ["batch=4", "schedule=growing_batch", "warmup_unit=percent", "schedule.factor=2"]
+    words = [*PADDED, *ramp, "schedule.milestones=[30,60]", "schedule.max_batch=16"]
+    whole = run_words(*words, name="whole")
+
+    parts = run_words(*words, "micro_batch=1", name="parts")
+
+    assert (whole["steps"], whole["realised_batch_min"], whole["realised_batch_max"]) == (7, 4, 16)
+    assert losses(parts) == pytest.approx(losses(whole), rel=1e-9)
+    assert distance(tmp_path / "parts", tmp_path / "whole") < 1e-9
+
+
 def test_the_train_loss_is_the_mean_over_all_items(run_words):
     """With a rate of 0 it can be computed from the data."""
     still = run_words(*PADDED, "micro_batch=2", "+module.lr=0")
