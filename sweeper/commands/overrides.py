@@ -38,6 +38,7 @@ from sweeper.commands.user_conf import (
 from sweeper.console.printing import note
 from sweeper.spec.config import LAYOUT_KEYS, LENGTHS, Facts, Incidental, RunConfig
 from sweeper.spec.sentences import check_complete, missing_keys
+from sweeper.spec.text_lengths import batches_to_examples
 from sweeper.upstream.hydras import (
     ConfigLoader,
     OverridesParser,
@@ -182,7 +183,7 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
         options = {o.key_or_group: o.value() for o in (s.override for s in point if not s.is_value)}
         num_points += 1
         if all(stay(options, config) for stay in stays):
-            yield _drop_other_lengths(config, typed)
+            yield batches_to_examples(_drop_other_lengths(config, typed), typed)
         else:
             num_out += 1
     if num_out == num_points:

@@ -130,7 +130,10 @@ def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
         series = tuple((schedule.position(step), schedule.lr(step)) for step in steps)
         config = spec.config
         rule, decay = config.lr_rule.name, config.schedule.name
-        name = f"batch {config.batch:,}, warmup {config.warmup:g}, {rule}, {decay}"
+        plan, grows = spec.batch_plan, ""
+        if plan.grown:
+            grows = f" to {plan.split_at(*plan.grown[-1]).global_batch:,}"
+        name = f"batch {config.batch:,}{grows}, warmup {config.warmup:g}, {rule}, {decay}"
         found = names.setdefault(series, [])
         if name not in found:
             found.append(name)

@@ -316,6 +316,9 @@ class Scientific(Settings):
     comm_hook: CommHook
     trainer: TrainerSettings
     batch: InStep
+    batch_unit: Annotated[  # tokens that are typed are read as examples
+        Literal["examples"] | None, Field(exclude=True), Rule("one of examples, tokens")
+    ] = None
     warmup: NotNegative
     warmup_unit: Annotated[
         Literal["steps", "examples", "percent"] | None,  # tokens are read as examples

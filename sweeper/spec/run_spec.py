@@ -387,24 +387,34 @@ def _unknown_factor(epoch: float) -> float:
     return math.nan
 
 
-def _batch_plan(config: RunConfig) -> BatchPlan:
-    steps_per_epoch(config.data.num_train_examples, config.batch)  # refuses too large a batch
-    span = None if config.bn_span == "micro" else config.bn_span  # None: the micro-batch
+def _split_batch(config: RunConfig, bn_span: int) -> BatchSplit:
     micro_batch = config.micro_batch
     if micro_batch == "auto":
         micro_batch = gradient_span(config) or choose_micro_batch(
             config.batch,
             world_size=config.world_size,
             limit=config.micro_batch_limit,
-            bn_span=span or 1,
+            bn_span=bn_span,
         )
-    split = split_global_batch(
-        config.batch, world_size=config.world_size, micro_batch=micro_batch, bn_span=span or 1
+    return split_global_batch(
+        config.batch, world_size=config.world_size, micro_batch=micro_batch, bn_span=bn_span
     )
+
+
+def _batch_plan(config: RunConfig) -> BatchPlan:
+    steps_per_epoch(config.data.num_train_examples, config.batch)  # refuses too large a batch
+    span = None if config.bn_span == "micro" else config.bn_span  # None: the micro-batch
+    try:
+        split = _split_batch(config, span or 1)
+    except ValueError as error:
+        if (each := config.data.tokens_per_example) is None:
+            raise
+        msg = f"{error} An example is {each} tokens."
+        raise ValueError(msg) from error
     growing = config.growing
     plan = BatchPlan(
         split=split,
-        bn_span=span or micro_batch,
+        bn_span=span or split.micro_batch,
         num_train_examples=config.data.num_train_examples,
         factor=growing.factor if growing else 1,
         first=config.branch.epochs if config.branch else 0,

@@ -64,8 +64,9 @@ def test_a_ramp_within_an_epoch_is_drawn_and_described_by_its_steps(specs):
 
     (spec,) = specs(*words)
 
-    (series,) = schedule_series([spec])
-    assert series == ((0.0, 0.1), (0.125, 0.1), (0.25, 0.2), (0.5, 0.4))
+    rates = ((0.0, 0.1), (0.125, 0.1), (0.25, 0.2), (0.5, 0.4))
+    name = "batch 7,680 to 30,720, warmup 0, none, growing_batch"
+    assert schedule_series([spec]) == {rates: name}
     said = "batch 7,680, then 15,360 from step 2 on, 30,720 from step 3 on."
     assert describe_course(spec) == said
 
