@@ -188,6 +188,16 @@ def test_killed_within_a_ramp_it_goes_on_as_if_nothing_had_happened(trained, mic
     assert_same(weights, same, rtol=rounding)
 
 
+def test_running_statistics_of_a_ramp_are_those_of_its_largest_batch(trained):
+    """At a rate that moves no weight, the same spans of 2,048 examples come in the same order."""
+    still = ["base_lr=1e-12", "micro_batch=64", "warmup=0"]
+    _, ramp = trained(*still, *RAMP, name="ramp", num_train_examples=2200)
+    _, whole = trained(*still, "batch=512", name="whole", num_train_examples=2200)
+
+    assert [name for name in whole if "running" in name]
+    assert_same(whole, ramp, rtol=1e-9)
+
+
 @pytest.mark.parametrize("words", [[], ["reproducible=true"]])
 def test_a_ramp_on_two_ranks_is_that_on_one(grid, tmp_path, words):
     """Killed on two within the ramp, and finished on one; to the last bit if reproducible."""

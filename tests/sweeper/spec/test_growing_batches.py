@@ -213,12 +213,16 @@ def test_tokens_are_a_clock_of_a_growing_batch_too(grid):
 
 
 def test_a_batch_grows_where_a_whole_number_of_the_larger_has_been_trained(planned):
-    """3 % of 10,000 are 300, after which 3 x 128 is next; 10 % are 1,000, before 4 x 256."""
+    """3 % of 10,000 are 300, after which 3 x 128 is next; 10 % are 1,000, before 4 x 256.
+
+    Until then the rate stays: the milestone is not one at which the batch may not grow.
+    """
     words = ("data.num_train_examples=10000", "schedule.milestones=[3,10]", *IN_PERCENT)
     spec = planned(*RAMP, *words)
 
     assert list_batches(spec) == [(0, 64), ((0, 6), 128), ((0, 11), 256)]
     assert spec.total_steps == 6 + 5 + (10_000 - 1024) // 256
+    assert {spec.schedule.lr(step) for step in range(46)} == {spec.schedule.peak_lr}
     assert spec.batch_plan.examples_before(1) == 10_000 // 256 * 256
 
 
