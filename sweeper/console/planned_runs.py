@@ -75,9 +75,11 @@ def describe_course(spec: RunSpec) -> str:
         )
     plan, grown = spec.batch_plan, list[str]()
     for epoch, step in plan.starts[1:]:
+        if (start := plan.steps_before(epoch) + step) >= spec.total_steps:
+            break
         place = f"epoch {epoch} on ({several(spec.steps_at(epoch), 'step')} each)"
         if step:
-            place = f"step {plan.steps_before(epoch) + step:,} on"
+            place = f"step {start:,} on"
         grown.append(f"{plan.split_at(epoch, step).global_batch:,} from {place}")
     return f"batch {plan.split_at(0).global_batch:,}, then {', '.join(grown)}." if grown else ""
 

@@ -84,7 +84,10 @@ def _find_in_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
     milestones = getattr(config.growing or config.schedule, "milestones", ())
     unit = config.growth_unit if config.growing else config.warmup_unit or "epochs"
     trained, warmup = _length_and_warmup(spec, unit)
-    if silent := [at for at in milestones if at >= trained]:  # as 90 of 90 epochs
+    # a growth waits for a whole number of the larger batches
+    starts = [spec.batch_plan.steps_before(epoch) + step for epoch, step in spec.batch_plan.grown]
+    late = [at for at, start in zip(milestones, starts, strict=False) if start >= spec.total_steps]
+    if silent := [at for at in milestones if at >= trained or at in late]:  # as 90 of 90 epochs
         yield (
             f"schedule.milestones {silent} never fire: the training has {trained:g} {unit}, "
             f"counted from 0. Lower them, or train longer than {max(silent):g} {unit}."
