@@ -115,6 +115,35 @@ def test_milestones_count_in_the_unit_of_the_warmup(spec, unit, milestones):
     assert rates == [1.0] * 4 + [0.5] * 6 + [0.25] * 2
 
 
+@pytest.mark.parametrize(
+    ("length", "milestones", "steps"),
+    [
+        (["steps=20"], "[20,50]", [4, 10]),
+        (["examples=76800"], "[20,50]", [4, 10]),
+        (["epochs=10"], "[10,70]", [16, 112]),  # 0.1 of 10 epochs is 1, and 0.7 is 7
+    ],
+)
+def test_milestones_may_be_parts_of_the_training(spec, length, milestones, steps):
+    words = [*length, "warmup_unit=percent", "schedule=periodic_decay", "schedule.factor=0.5"]
+    run = spec(*words, f"schedule.milestones={milestones}")
+
+    rates = [run.schedule.lr(step) / run.schedule.peak_lr for step in range(run.total_steps)]
+    assert [at for at, rate in enumerate(rates) if at and rate < rates[at - 1]] == steps
+
+
+def test_a_warmup_may_be_a_part_of_the_training_or_of_its_tokens(spec):
+    """A quarter of 16 steps of 8 sequences of 128 tokens."""
+    text = ["model=gpt", "batch=8", "data.num_train_examples=1024", "tokens=16384"]
+    text += ["schedule=constant"]
+    runs = [
+        spec(*text, *words)
+        for words in (["warmup=25", "warmup_unit=percent"], ["warmup=4096", "warmup_unit=tokens"])
+    ]
+
+    assert [run.schedule.warmup_steps for run in runs] == [4, 4]
+    assert runs[1].run_id == spec(*text, "warmup=32", "warmup_unit=examples").run_id
+
+
 def test_a_decay_ends_with_the_training(spec):
     run = spec("steps=20", "schedule=cosine", "schedule.end_lr=0")
 
