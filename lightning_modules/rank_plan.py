@@ -27,18 +27,43 @@ class RankPlan:
         self.has_own_module = spec.config.has_own_module
         self.has_own_code = spec.config.has_own_code
 
-    def split(self, epoch: int) -> BatchSplit:
-        """How an optimizer step of a 0-based epoch is laid out; a branch's first, if before it."""
+    def split(self, epoch: int, step: int = 0) -> BatchSplit:
+        """How a 0-based step of a 0-based epoch is laid out; of a branch's first, if before it."""
         plan = self._spec.batch_plan
-        return plan.split_at(max(epoch, plan.first))
+        return plan.split_at(max(epoch, plan.first), step)
 
     def steps(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch; of a branch's first, if before it [steps]."""
         return self._spec.steps_at(max(epoch, self._spec.batch_plan.first))
 
+    def phases(self, epoch: int) -> list[tuple[int, int]]:
+        """As `BatchPlan.phases`; of a branch's first epoch, if before it."""
+        plan = self._spec.batch_plan
+        return plan.phases(max(epoch, plan.first))
+
+    def examples_in(self, epoch: int, step: int) -> int:
+        """Examples of the first steps of a 0-based epoch, over all ranks [examples]."""
+        plan = self._spec.batch_plan
+        return plan.examples_in(max(epoch, plan.first), step)
+
+    def micro_steps(self, epoch: int, step: int) -> int:
+        """Micro-batches of a rank in the first steps of a 0-based epoch [count]."""
+        split = self.split(epoch)
+        return self.examples_in(epoch, step) // (split.micro_batch * split.world_size)
+
+    def steps_in(self, epoch: int, micro_steps: int) -> int:
+        """Whole steps in a rank's first micro-batches of a 0-based epoch [steps]."""
+        plan, split = self._spec.batch_plan, self.split(epoch)
+        examples = micro_steps * split.micro_batch * split.world_size
+        return plan.steps_in(max(epoch, plan.first), examples)
+
     def is_evaluated(self, epoch: int, step: int) -> bool:
         """Whether the run is evaluated after this many steps of a 0-based epoch."""
         return self._spec.evaluations.is_at(epoch, step)
+
+    def is_evaluated_at(self, epoch: int, micro_step: int) -> bool:
+        """Whether it is evaluated after the step that a micro-step belongs to, all 0-based."""
+        return self.is_evaluated(epoch, self.steps_in(epoch, micro_step) + 1)
 
     def is_saved(self, epoch: int, step: int) -> bool:
         """Whether the run is saved after this many steps of a 0-based epoch."""
@@ -53,14 +78,13 @@ class RankPlan:
         """Evaluations to come after this many steps of a 0-based epoch."""
         return self._spec.evaluations.count_after(epoch, step)
 
-    def micro_batches(self, epoch: int) -> range:
+    def micro_batches(self, epoch: int, step: int = 0) -> range:
         """Indices in a step's order of this rank's micro-batches, by `micro_batch_indices`."""
-        return self._indices(self.split(epoch), self.bn_span)[self.rank]
+        return self._indices(self.split(epoch, step), self.bn_span)[self.rank]
 
     def examples(self, epoch: int, step: int = 0) -> int:
         """Examples trained on before a 0-based epoch and in its first steps [examples]."""
-        plan = self._spec.batch_plan
-        return plan.examples_before(epoch) + step * plan.split_at(epoch).global_batch
+        return self._spec.batch_plan.examples_before(epoch, step)
 
     def position(self, steps: int) -> float:
         """Position in training after this many optimizer steps of the run [epochs]."""
@@ -72,15 +96,13 @@ class RankPlan:
 
     def first_example(self, epoch: int, micro_step: int) -> int:
         """The place in the order of a 0-based epoch where a 0-based micro-step of it begins."""
-        split = self.split(epoch)
-        step, in_step = divmod(micro_step, split.accumulation_steps)
-        index = self.micro_batches(epoch)[in_step]
-        return step * split.global_batch + index * split.micro_batch
+        step = self.steps_in(epoch, micro_step)
+        index = self.micro_batches(epoch, step)[micro_step - self.micro_steps(epoch, step)]
+        return self.examples_in(epoch, step) + index * self.split(epoch).micro_batch
 
     def step(self, epoch: int, micro_step: int) -> int:
         """The run's optimizer step that a micro-step of an epoch belongs to, all 0-based."""
-        before = self._spec.batch_plan.steps_before(epoch)
-        return before + micro_step // self.split(epoch).accumulation_steps
+        return self._spec.batch_plan.steps_before(epoch) + self.steps_in(epoch, micro_step)
 
     def lr(self, step: int) -> float:
         """Scheduled learning rate of a 0-based optimizer step of the run."""
@@ -89,7 +111,7 @@ class RankPlan:
     @property
     def grown(self) -> tuple[int, ...]:
         """0-based epochs that began with a growth of the batch, as far as they are known."""
-        return self._spec.batch_plan.grown
+        return tuple(epoch for epoch, _ in self._spec.batch_plan.grown)
 
     def grow(self, grown: tuple[int, ...]) -> None:
         """Multiply the batch at the start of exactly these 0-based epochs."""

@@ -272,7 +272,7 @@ def _build_callbacks(
     average = None if decay is None else WeightAverage(decay=decay)
     noise = None if (span := noise_span(config)) is None else GradientNoise(plan, span=span)
     angle = UpdateAngle() if config.update_angle else None
-    evaluation = Evaluation(plan.is_evaluated, names, average=average)
+    evaluation = Evaluation(plan.is_evaluated_at, names, average=average)
     of_all = (metrics, evaluation, distance, noise, angle, average)
     measured = [c for c in of_all if c is not None]
     logged = LoggedValues(plan, config.metric, measured)
@@ -305,12 +305,12 @@ def _build_callbacks(
         build_growth(spec, plan, noise),  # may depend on the noise of the epoch
         average,  # of the weights after the step
         RunningStatistics(plan, position),  # merged before they are evaluated
-        EvaluatedWeights(plan.is_evaluated, averages=average is not None),
+        EvaluatedWeights(plan.is_evaluated_at, averages=average is not None),
         angle,  # of the weights in training mode
         evaluation,
         distance,
         *users,
-        OwnSchedulers() if config.keeps_own_optimizer else None,
+        OwnSchedulers(plan) if config.keeps_own_optimizer else None,
         curve,  # a row of all that was measured above
         shown and StepReport(plan, contract, epochs=spec.most_epochs, report=shown),
         MidEpochResume(plan, contract),  # after past growth of the batch is restored

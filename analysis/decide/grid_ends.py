@@ -155,5 +155,5 @@ def _next_values(edge: Edge) -> list[float]:
     config = list(edge.arms.values())[-1].config
     last = min((m for m in config["schedule"].get("milestones") or () if m > end), default=inf)
     found = [value for value in found if value <= last] or [float(last)]
-    trained = config.get(config.get("warmup_unit") or "epochs") or inf  # inf: of another unit
+    trained = {**config, "percent": 100}.get(config.get("warmup_unit") or "epochs") or inf
     return [value for value in found if value < trained] or [float(f"{(end + trained) / 2:.4g}")]

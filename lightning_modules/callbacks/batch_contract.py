@@ -117,9 +117,12 @@ class BatchContract(AroundEvaluation):
         self.realised_batch_min = min(smallest, self.realised_batch_min or smallest)
         self.realised_batch_max = max(largest, self.realised_batch_max or largest)
         epoch = trainer.current_epoch
-        steps, asked = self._plan.steps(epoch), self._plan.split(epoch).global_batch
+        steps, batches = self._plan.steps(epoch), list[int]()
+        for first, end in self._plan.phases(epoch):
+            batches += [self._plan.split(epoch, first).global_batch] * (end - first)
         is_due = len(counted) == steps or self._plan.is_evaluated(epoch, len(counted))
-        if not (is_due and smallest == largest == asked):
+        if not (is_due and counted.tolist() == batches[: len(counted)]):
+            asked = " to ".join(map(str, sorted({batches[0], batches[-1]})))
             msg = (
                 f"every epoch must have {several(steps, 'optimizer step')} of {asked} examples; "
                 f"epoch {epoch + 1} had {several(len(counted), 'step')} of {smallest} to "

@@ -133,12 +133,12 @@ class Curve(AroundEvaluation, Checkpoint):
     def on_evaluated(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add the evaluation's row."""
         epoch, plan = trainer.current_epoch, self._plan
-        steps = (trainer.fit_loop.batch_idx + 1) // plan.split(epoch).accumulation_steps
+        steps = plan.steps_in(epoch, trainer.fit_loop.batch_idx + 1)
         self._clock.end_lap()
         row = {
             "epoch": plan.epochs_completed(epoch, steps),
             "step": self.steps,
-            "realised_batch": plan.split(epoch).global_batch,
+            "realised_batch": plan.split(epoch, steps - 1).global_batch,
             "examples_seen": plan.examples(epoch, steps),
             "lr": self.last_lr,
             **setting_columns(trainer.optimizers[0].param_groups[0] if trainer.optimizers else {}),
@@ -254,7 +254,7 @@ class StepReport(AroundEvaluation):
         now, epoch = time.perf_counter(), trainer.current_epoch
         if self._recent:
             self._train_s += now - self._last_step_at
-            self._examples += self._plan.split(epoch).global_batch
+            self._examples += self._plan.split(epoch, self._contract.steps - 1).global_batch
         else:
             self._recent.append((0.0, 0))
         self._last_step_at = now

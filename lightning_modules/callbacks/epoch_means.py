@@ -129,7 +129,7 @@ class Evaluation(Callback):
     starts.
 
     Args:
-        is_due: whether after so many steps of a 0-based epoch.
+        is_due: whether after the step of a micro-step of an epoch, both 0-based.
         names: of the sums; each is a metric of the module.
         average: evaluated in place of the weights; None if no average is kept.
     """
@@ -162,8 +162,7 @@ class Evaluation(Callback):
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Have Lightning validate after the micro-batch, if it ends a step to evaluate after."""
-        steps = (batch_idx + 1) // trainer.accumulate_grad_batches
-        is_due = ends_step(trainer, batch_idx) and self._is_due(trainer.current_epoch, steps)
+        is_due = ends_step(trainer, batch_idx) and self._is_due(trainer.current_epoch, batch_idx)
         validate_after(trainer, batch_idx, is_due=is_due)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -31,7 +31,7 @@ class EvaluatedWeights(Callback):
     repeated.
 
     Args:
-        is_due: whether to evaluate after so many steps of a 0-based epoch.
+        is_due: whether to evaluate after the step of a micro-step of an epoch, both 0-based.
         averages: whether the run evaluates an average of the weights instead.
 
     Source:
@@ -71,8 +71,7 @@ class EvaluatedWeights(Callback):
     ) -> None:
         """Keep the batches of a step that is to be evaluated, in main memory."""
         self._statistics = {}
-        steps = batch_idx // trainer.accumulate_grad_batches + 1
-        is_due = self._is_due(trainer.current_epoch, steps)
+        is_due = self._is_due(trainer.current_epoch, batch_idx)
         if self._optimizers and is_due and pl_module.automatic_optimization and _norms(pl_module):
             position = _find_position(pl_module)
             place = position.first_example - position.step_start

@@ -29,9 +29,10 @@ class FollowPlan(Callback):
         self._generator: Tensor | None = None  # state of torch's before the forward pass
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Accumulate as the epoch's batch needs, also in an epoch that is resumed midway."""
-        steps = self._plan.split(trainer.current_epoch).accumulation_steps
-        trainer.accumulate_grad_batches = steps
+        """Accumulate as the first batch needs, also in an epoch that is resumed midway."""
+        epoch = trainer.current_epoch
+        split = self._plan.split(epoch, self._plan.first_step(epoch))
+        trainer.accumulate_grad_batches = split.accumulation_steps
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Accumulate as the epoch's batch needs; seed by (seed, epoch)."""
@@ -44,12 +45,13 @@ class FollowPlan(Callback):
     ) -> None:
         """Move on to this micro-batch, before its forward pass."""
         self._batch_idx, epoch = batch_idx, trainer.current_epoch
-        split = self._plan.split(epoch)
-        step = batch_idx // split.accumulation_steps
+        step = self._plan.steps_in(epoch, batch_idx)
+        split = self._plan.split(epoch, step)
+        trainer.accumulate_grad_batches = split.accumulation_steps  # it may grow within the epoch
         self._position.move(
             epoch=epoch,
             step=step,
-            step_start=step * split.global_batch,
+            step_start=self._plan.examples_in(epoch, step),
             first_example=self._plan.first_example(epoch, batch_idx),
             examples=count_examples(batch, split.micro_batch),
         )

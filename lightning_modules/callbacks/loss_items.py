@@ -44,12 +44,14 @@ class LossItems(Callback):
         on_device = dist.is_initialized() and dist.get_backend() != "gloo"
         self._group: Any = dist.new_group(backend="gloo") if on_device else None
 
-    def windows(self, batches: Iterator[Any], epoch: int) -> Iterator[Any]:
+    def windows(self, batches: Iterator[Any], epoch: int, step: int) -> Iterator[Any]:
         """The same micro-batches; all those of a step are fetched and counted before its first.
+
+        They begin with a 0-based step of a 0-based epoch.
 
         ValueError if the micro-batches of a step have no item.
         """
-        split = self._plan.split(epoch)
+        split = self._plan.split(epoch, step)
         while window := list(islice(batches, split.accumulation_steps)):
             items = [self._count(batch) for batch in window]
             total = torch.tensor(sum(items), dtype=torch.float64)
@@ -66,6 +68,8 @@ class LossItems(Callback):
             for batch, count in zip(window, items, strict=True):
                 self._fetched = Share(count, mean)
                 yield batch
+            step += 1
+            split = self._plan.split(epoch, step)
 
     def shares(self, micro_batches: Sequence[Any]) -> list[Share]:
         """Of micro-batches that are a batch together."""

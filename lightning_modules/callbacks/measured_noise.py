@@ -54,7 +54,7 @@ class GradientNoise(AroundEvaluation):
             return
         parameters = [p for p in pl_module.parameters() if p.grad is not None]
         mean_square = torch.stack(self._micro.means(parameters)).sum()
-        batch = self._plan.split(trainer.current_epoch).global_batch
+        batch = self._last_batch(trainer)
         self.step_noise = noise_of_batch(
             float(mean_square), norm**2, span=self._span, parts=batch // self._span
         )
@@ -64,8 +64,13 @@ class GradientNoise(AroundEvaluation):
         """Average over the epoch's steps so far."""
         self.columns = dict.fromkeys(NOISE_COLUMNS)
         if self._epoch.weight:
-            batch = self._plan.split(trainer.current_epoch).global_batch
+            batch = self._last_batch(trainer)
             self.columns |= describe_noise(self._epoch.mean(), span=self._span, batch=batch)
+
+    def _last_batch(self, trainer: Trainer) -> int:
+        """The batch of the last step, or of the one that is about to be taken [examples]."""
+        split = self._plan.split(trainer.current_epoch)
+        return split.micro_batch * split.world_size * trainer.accumulate_grad_batches
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin a new average."""

@@ -96,7 +96,7 @@ class MidEpochResume(Callback):
         # between epochs, a checkpoint bears the number of the one that is over
         self._plan.resumed_at = (epoch, steps) if steps else (epoch + 1, 0)
         if steps:
-            set_epoch_progress(checkpoint, steps * self._plan.split(epoch).accumulation_steps)
+            set_epoch_progress(checkpoint, self._plan.micro_steps(epoch, steps))
 
     def _restore(self, trainer: Trainer, module: LightningModule) -> None:
         """Restore metrics, begin a resumed epoch again, and restore what was frozen and how."""

@@ -40,13 +40,13 @@ class RunningStatistics(AroundEvaluation):
     def on_steps_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Merge the statistics of all ranks, within an epoch for the evaluation only."""
         epoch = trainer.current_epoch
-        steps = (trainer.fit_loop.batch_idx + 1) // self._plan.split(epoch).accumulation_steps
+        steps = self._plan.steps_in(epoch, trainer.fit_loop.batch_idx + 1)
         self._merge(trainer, is_shown=steps < self._plan.steps(epoch))
 
     def _merge(self, trainer: Trainer, *, is_shown: bool) -> None:
-        split = self._plan.split(trainer.current_epoch)
-        steps = (trainer.fit_loop.batch_idx + 1) // split.accumulation_steps
-        spans = steps * split.global_batch // self._plan.bn_span
+        epoch, plan = trainer.current_epoch, self._plan
+        steps = plan.steps_in(epoch, trainer.fit_loop.batch_idx + 1)
+        spans = plan.examples_in(epoch, steps) // plan.bn_span
         for layer in self._position.layers:  # copies, too, which the module may hold in a list
             if is_shown:
                 self._kept += [(buffer, buffer.clone()) for buffer in layer.running_statistics]

@@ -8,6 +8,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from lightning_modules.modules.steps import AroundEvaluation, ends_step
 from lightning_modules.process.world import all_reduce, num_ranks
+from lightning_modules.rank_plan import RankPlan
 from sweeper.upstream.lightnings import is_validated
 
 #: Interval of a scheduler that Lightning leaves alone: it only steps "epoch" and "step".
@@ -23,7 +24,8 @@ class OwnSchedulers(AroundEvaluation, Checkpoint):
     the module, which may log at the end of an epoch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, plan: RankPlan) -> None:
+        self._plan = plan
         self._configs: dict[str, list[Any]] = {"step": [], "epoch": []}
         self._of_steps: list[tuple[Any, int]] = []
 
@@ -35,12 +37,23 @@ class OwnSchedulers(AroundEvaluation, Checkpoint):
                 config.interval = _OURS
             elif config.interval == "step":
                 self._of_steps.append((config, config.frequency))
-        self.on_train_epoch_start(trainer, pl_module)
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Convert frequencies from optimizer steps to micro-batches of this epoch."""
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Convert frequencies from optimizer steps to micro-batches of this step's batch.
+
+        ValueError for steps that the micro-batches do not tell, of an epoch with several batches.
+        """
         for config, frequency in self._of_steps:
             config.frequency = frequency * trainer.accumulate_grad_batches
+            if frequency > 1 and len(self._plan.phases(trainer.current_epoch)) > 1:
+                msg = (
+                    "a scheduler's frequency must be 1 with a batch that grows within an epoch; "
+                    f"got frequency={frequency} of {type(config.scheduler).__name__}. Count in the "
+                    "scheduler, or let the batch grow at ends of epochs."
+                )
+                raise ValueError(msg)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -62,7 +75,7 @@ class OwnSchedulers(AroundEvaluation, Checkpoint):
         self._step(trainer, pl_module, "epoch", trainer.current_epoch + 1)
 
     def _step_per_step(self, trainer: Trainer, module: LightningModule) -> None:
-        done = (trainer.fit_loop.batch_idx + 1) // trainer.accumulate_grad_batches
+        done = self._plan.steps_in(trainer.current_epoch, trainer.fit_loop.batch_idx + 1)
         self._step(trainer, module, "step", done)
 
     def _step(self, trainer: Trainer, module: LightningModule, interval: str, done: int) -> None:

@@ -1,6 +1,7 @@
 """Micro-batches of a rank: slices of the epoch's global batches, the same on every layout."""
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, Protocol, Self
 
 import torch
@@ -10,8 +11,8 @@ from lightning_modules.data.randomness import epoch_order, seed_draws
 from lightning_modules.rank_plan import RankPlan
 from sweeper.spec.batch import BatchSplit
 
-#: Wraps a pass over the micro-batches of a 0-based epoch.
-Windows = Callable[[Iterator[Any], int], Iterator[Any]]
+#: Wraps a pass over the micro-batches of a 0-based epoch, from a 0-based step on.
+Windows = Callable[[Iterator[Any], int, int], Iterator[Any]]
 
 
 #: Examples of a validation batch where a user's data say no number of their own [examples].
@@ -140,7 +141,7 @@ class TrainingPasses:
     def __len__(self) -> int:
         # Lightning asks before it says where a resumed run begins; its batch may have grown by then
         epoch = self._plan.resumed_at[0] if self._epoch is None else self._epoch
-        return self._plan.steps(epoch) * self._plan.split(epoch).accumulation_steps
+        return self._plan.micro_steps(epoch, self._plan.steps(epoch))
 
     def __iter__(self) -> Iterator[Any]:
         # A generator, so that the epoch is read at the first batch: after a resume Lightning makes
@@ -150,11 +151,11 @@ class TrainingPasses:
         first_step = self._plan.first_step(epoch) if is_trained_on else 0
         batches = self._make_batches(first_step, epoch)
         if self._windows and self._epoch is not None:
-            batches = self._windows(batches, epoch)
+            batches = self._windows(batches, epoch, first_step)
         if not self._plan.has_own_module:
             yield from batches
             return
-        behind = first_step * self._plan.split(epoch).accumulation_steps
+        behind = self._plan.micro_steps(epoch, first_step)
         for micro_step, batch in enumerate(batches, behind):
             seed_draws(self._plan.seed, epoch, self._plan.first_example(epoch, micro_step))
             yield batch
@@ -187,15 +188,18 @@ class MicroBatches(TrainingPasses):
     def positions(self, first_step: int = 0) -> Iterator[Tensor]:
         """Positions of the examples of each micro-batch from a step on, shape (micro_batch,)."""
         plan, epoch = self._plan, self._epoch or 0
-        split, steps = plan.split(epoch), plan.steps(epoch)
         own_order: Any = getattr(self._data, "order", None)
         if own_order is None:
             order = epoch_order(self._seed, epoch, self._data.num_train_examples)
         else:
             order = own_order(epoch)
-        whole = torch.from_numpy(order)[: steps * split.global_batch]
-        mine = whole.view(steps, -1, split.micro_batch)[:, list(plan.micro_batches(epoch))]
-        return iter(mine[first_step:].reshape(-1, split.micro_batch))
+        micro_batch, parts = plan.split(epoch).micro_batch, list[Tensor]()
+        for first, end in plan.phases(epoch):
+            start, stop = plan.examples_in(epoch, first), plan.examples_in(epoch, end)
+            whole = torch.from_numpy(order[start:stop]).view(end - first, -1, micro_batch)
+            mine = whole[max(0, first_step - first) :, list(plan.micro_batches(epoch, first))]
+            parts.append(mine.reshape(-1, micro_batch))
+        return chain.from_iterable(parts)
 
 
 def val_bounds(

@@ -100,7 +100,7 @@ class CountedBatches(TrainingPasses):
             ValueError: if the data set ends before the epoch does.
         """
         split, num = self._plan.split(epoch), len(self)
-        behind = first_step * split.accumulation_steps
+        behind = self._plan.micro_steps(epoch, first_step)
         if hasattr(self._own, "set_epoch"):
             self._own.set_epoch(epoch)
         found, place = -1, (self._plan.rank, split.world_size)

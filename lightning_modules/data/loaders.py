@@ -96,7 +96,7 @@ def use_run_loaders(
         if is_iterable(loader):
             return CountedBatches(loader, plan, windows)
         examples: Any = OwnExamples(loader, seed=plan.seed)
-        needed = plan.steps(0) * plan.split(0).global_batch
+        needed = plan.examples_in(0, plan.steps(0))
         is_short_pass = examples.has_own_order and needed <= examples.num_train_examples
         if not is_short_pass:  # a batch sampler may leave out what fills no batch
             _check_num_examples(examples.num_train_examples, plan)

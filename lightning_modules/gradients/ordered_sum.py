@@ -15,6 +15,7 @@ from lightning_modules.layers.batch_position import StepPosition
 from lightning_modules.layers.ghost_batchnorm import GhostBatchNorm, ghost_batchnorms
 from lightning_modules.optimizers.run_strategy import ddp_wrapper
 from lightning_modules.rank_plan import RankPlan, micro_batch_indices
+from sweeper.spec.batch import BatchSplit
 
 
 class OrderedSum(Callback):
@@ -33,15 +34,22 @@ class OrderedSum(Callback):
         self._norms: list[GhostBatchNorm] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Register the hook; set up a resumed epoch too, which Lightning does not start again."""
+        """Register the hook, and set up the sums."""
         ddp_wrapper(trainer).register_comm_hook(None, _keep_own)
         self._weights = [weight for weight in pl_module.parameters() if weight.requires_grad]
         self._norms = list(ghost_batchnorms(pl_module))
-        self.on_train_epoch_start(trainer, pl_module)
+        self._set_up(self._split)
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set up the sums for this epoch's batch."""
-        self._split = split = self._plan.split(trainer.current_epoch)
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Set up the sums for this step's batch, if it is another than before."""
+        split = self._plan.split(trainer.current_epoch, self._position.step)
+        if split != self._split:
+            self._set_up(split)
+
+    def _set_up(self, split: BatchSplit) -> None:
+        self._split = split
         self._num = split.world_size * split.accumulation_steps  # micro-batches of a step
         self._spans = split.global_batch // self._plan.bn_span  # of a step
         indices = micro_batch_indices(split, self._plan.bn_span)
@@ -63,14 +71,14 @@ class OrderedSum(Callback):
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add a micro-batch's gradients and BatchNorm terms; after the last, set the step's."""
         position = self._position
-        index = position.first_example // self._split.micro_batch - position.step * self._num
+        index = (position.first_example - position.step_start) // self._split.micro_batch
         leaf = [
             torch.zeros_like(weight) if weight.grad is None else weight.grad
             for weight in self._weights
         ]
         for weight in self._weights:
             weight.grad = None
-        end = (position.step + 1) * self._spans
+        end = position.step_start // self._plan.bn_span + self._spans
         self._sum.add((index, index + 1), leaf + [norm.take_terms(end) for norm in self._norms])
         if index != self._last:
             return

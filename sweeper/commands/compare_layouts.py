@@ -128,8 +128,9 @@ def main(arguments: Sequence[str]) -> int:
         short: dict[str, Any] = {"warmup": 0}
         if is_short:
             short |= {"epochs": 1, "steps": None, "examples": None}
-        if growing := spec.config.growing:  # with its milestones in epochs
-            short["schedule"] = growing.model_dump(exclude_none=True)
+        if growing := spec.config.growing:  # with its milestones where they are in the run
+            unit = spec.config.growth_unit
+            short |= {"schedule": growing.model_dump(exclude_none=True), "warmup_unit": unit}
         config = spec.config.with_changes(**short, num_nodes=1)
         layouts, left_out = _feasible_layouts(config, options.layouts, ledger.results)
         configs = [config.with_changes(precision=word) for word in options.precision.split(",")]

@@ -38,6 +38,7 @@ from sweeper.commands.user_conf import (
 from sweeper.console.printing import note
 from sweeper.spec.config import LAYOUT_KEYS, LENGTHS, Facts, Incidental, RunConfig
 from sweeper.spec.sentences import check_complete, missing_keys
+from sweeper.spec.text_lengths import batches_to_examples
 from sweeper.upstream.hydras import (
     ConfigLoader,
     OverridesParser,
@@ -182,7 +183,7 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
         options = {o.key_or_group: o.value() for o in (s.override for s in point if not s.is_value)}
         num_points += 1
         if all(stay(options, config) for stay in stays):
-            yield _drop_other_lengths(config, typed)
+            yield batches_to_examples(_drop_other_lengths(config, typed), typed)
         else:
             num_out += 1
     if num_out == num_points:
@@ -230,7 +231,8 @@ def _check_milestones(config: Config, typed: Collection[str]) -> None:
     """ValueError if a typed unit would be that of milestones which a file gives in epochs."""
     unit, schedule = config.get("warmup_unit"), config.get("schedule") or {}
     is_typed = "warmup_unit" in typed and "schedule.milestones" not in typed
-    if is_typed and unit in ("steps", "examples") and schedule.get("name") == "periodic_decay":
+    has_own = schedule.get("name") in ("periodic_decay", "growing_batch")
+    if is_typed and unit in ("steps", "examples", "tokens", "percent") and has_own:
         msg = (
             f"schedule.milestones must be given in {unit} with warmup_unit={unit}; got none, and "
             f"the schedule's own {schedule['milestones']} are epochs. Write "

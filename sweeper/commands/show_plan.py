@@ -209,11 +209,12 @@ def _kind_line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
         "predicted_memory_classes_gib": dict(planned.fits[spec.run_id].classes) or None,
         "batches": [
             {
-                "first_epoch": first,
-                "global_batch": batch,
-                "steps_per_epoch": plan.whole_steps_at(first),
+                "first_epoch": epoch,
+                "first_step": step,
+                "global_batch": (batch := plan.split_at(epoch, step).global_batch),
+                "steps_per_epoch": plan.num_train_examples // batch,
             }
-            for first, batch in plan.batches()
+            for epoch, step in plan.starts
         ],
         "lr_factor": spec.schedule.peak_lr if spec.config.keeps_own_optimizer else None,
         "metric_name": spec.config.metric,

@@ -94,7 +94,7 @@ def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[C
         {
             **config,
             **_fill_critical_batch(config.get("lr_rule"), critical),
-            **_fill_positions(config.get("schedule"), measured),
+            **_fill_positions(config, measured),
         }
         for config in configs
     )
@@ -136,16 +136,25 @@ def _fill_critical_batch(rule: Any, known: dict[tuple[Any, ...], float]) -> Conf
     return {"lr_rule": {**rule, "noise_scale": known.get(source, "critical")}}
 
 
-def _fill_positions(schedule: Any, known: dict[tuple[Any, ...], dict[int, float]]) -> Config:
+def _fill_positions(
+    config: Mapping[str, Any], known: dict[tuple[Any, ...], dict[int, float]]
+) -> Config:
     """What replaces `schedule` if it warms up the batch by a measured critical batch.
 
     As with `_fill_critical_batch`, the numbers are part of the run's identity, and the folder not.
     `known` has them by folder and margin.
     """
+    schedule, unit = config.get("schedule"), config.get("warmup_unit")
     if not isinstance(schedule, dict) or schedule.get("name") != "batch_warmup":
         return {}
     if schedule.get("critical_batch") != "measured" or schedule.get("positions"):
         return {}
+    if unit not in (None, "epochs"):
+        msg = (
+            "warmup_unit must be epochs with schedule.critical_batch=measured, whose positions are "
+            f"ends of epochs; got warmup_unit={unit}. Remove it, or give both lists."
+        )
+        raise ValueError(msg)
     source = folder, margin = schedule.get("measured_in"), schedule.get("margin")
     import_own("analysis")
     from analysis.tuning.critical import find_critical_batches

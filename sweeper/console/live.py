@@ -71,7 +71,9 @@ class RunState:
     def length(self) -> int:
         """The most that it trains [its unit]."""
         spec = self.spec
-        return spec.most_epochs if self.unit == "epochs" else spec.total_steps * spec.config.batch
+        if self.unit == "epochs":
+            return spec.most_epochs
+        return spec.batch_plan.examples_before(spec.epochs)
 
     @property
     def steps_done(self) -> int:
@@ -85,7 +87,8 @@ class RunState:
     def done(self) -> float:
         """What it has trained, including a part of the current epoch [its unit]."""
         if self.unit == "examples":
-            return self.steps_done * self.spec.config.batch
+            plan = self.spec.batch_plan
+            return plan.examples_before(*plan.place(self.steps_done))
         return max(self.epoch, self.progress.epochs_done if self.progress else 0)
 
     @property

@@ -73,12 +73,15 @@ def describe_course(spec: RunSpec) -> str:
             f"{batch}: times {schedule.factor} after each epoch whose noise scale is above "
             f"the batch, up to {schedule.max_batch:,}; the numbers above assume no growth."
         )
-    first, *later = spec.batch_plan.batches()
-    grown = [
-        f"{batch:,} from epoch {epoch} on ({several(spec.steps_at(epoch), 'step')} each)"
-        for epoch, batch in later
-    ]
-    return f"batch {first[1]:,}, then {', '.join(grown)}." if grown else ""
+    plan, grown = spec.batch_plan, list[str]()
+    for epoch, step in plan.starts[1:]:
+        if (start := plan.steps_before(epoch) + step) >= spec.total_steps:
+            break
+        place = f"epoch {epoch} on ({several(spec.steps_at(epoch), 'step')} each)"
+        if step:
+            place = f"step {start:,} on"
+        grown.append(f"{plan.split_at(epoch, step).global_batch:,} from {place}")
+    return f"batch {plan.split_at(0).global_batch:,}, then {', '.join(grown)}." if grown else ""
 
 
 def describe_validation(spec: RunSpec) -> str:
@@ -129,7 +132,10 @@ def schedule_series(specs: Sequence[RunSpec]) -> dict[Series, str]:
         series = tuple((schedule.position(step), schedule.lr(step)) for step in steps)
         config = spec.config
         rule, decay = config.lr_rule.name, config.schedule.name
-        name = f"batch {config.batch:,}, warmup {config.warmup:g}, {rule}, {decay}"
+        plan, grows = spec.batch_plan, ""
+        if plan.grown:
+            grows = f" to {plan.split_at(*plan.grown[-1]).global_batch:,}"
+        name = f"batch {config.batch:,}{grows}, warmup {config.warmup:g}, {rule}, {decay}"
         found = names.setdefault(series, [])
         if name not in found:
             found.append(name)

@@ -87,12 +87,12 @@ class _UsualTimes:
 
     def predict(self, spec: RunSpec) -> Seconds:
         """The time of a run of this kind."""
-        plan, firsts = spec.batch_plan, [first for first, _ in spec.batch_plan.batches()]
+        plan, total = spec.batch_plan, spec.total_steps
+        firsts = [min(total, plan.steps_before(epoch) + step) for epoch, step in plan.starts]
         steps_s = sum(
-            (plan.steps_before(end) - plan.steps_before(first))
-            * self._interpolate(plan.split_at(first).accumulation_steps)
-            for first, end in pairwise([*firsts, spec.epochs])
-            if first >= plan.first
+            (end - first) * self._interpolate(plan.split_at(*place).accumulation_steps)
+            for place, (first, end) in zip(plan.starts, pairwise([*firsts, total]), strict=True)
+            if place[0] >= plan.first
         )
         between_s = self._between_s * (spec.epochs - plan.first)
         return Seconds(start=self._start_s, steps=steps_s, between=between_s)

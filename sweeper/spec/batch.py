@@ -4,8 +4,9 @@ Pure: no clock, no disk, no cluster. Nothing here rounds a batch.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 
@@ -244,14 +245,16 @@ def _nearest_batches(global_batch: int, unit: int) -> str:
 class BatchPlan:
     """How the examples of each epoch are laid out over steps, ranks and micro-batches.
 
-    When the batch grows, the accumulation steps grow; micro-batch and ranks stay the same.
+    When the batch grows, the accumulation steps grow; micro-batch and ranks stay the same. Within
+    an epoch it grows where a whole number of the larger batches has been trained on, so that each
+    step begins at a multiple of its batch.
 
     Attributes:
         split: layout of the optimizer steps of the first epoch that the run itself trains.
         bn_span: examples normalised together by BatchNorm [examples].
         num_train_examples: examples in the data set [examples].
         factor: each growth multiplies the batch by this [count].
-        grown: 0-based epochs that began with a growth, ascending.
+        grown: 0-based epochs and steps of them that began with a growth, ascending.
         length: steps of the whole run, if it need not end with an epoch [steps].
         first: the 0-based epoch with which a branch begins; 0 without a parent.
         parent_batch: the batch of the epochs before that, which its parent trained [examples].
@@ -261,24 +264,50 @@ class BatchPlan:
     bn_span: int
     num_train_examples: int
     factor: int = 1
-    grown: tuple[int, ...] = ()
+    grown: tuple[tuple[int, int], ...] = ()
     length: int | None = None
     first: int = 0
     parent_batch: int = 0
 
-    def split_at(self, epoch: int) -> BatchSplit:
-        """The layout of a 0-based epoch's optimizer steps; of a parent's, their batch alone."""
+    def split_at(self, epoch: int, step: int = 0) -> BatchSplit:
+        """The layout of a 0-based step of a 0-based epoch; of a parent's, their batch alone."""
         if epoch < self.first:
             return BatchSplit(micro_batch=self.parent_batch, accumulation_steps=1, world_size=1)
         if not self.grown:  # called several times per micro-batch
             return self.split
-        times = self.factor ** sum(first <= epoch for first in self.grown)
+        times = self.factor ** sum(first <= (epoch, step) for first in self.grown)
         steps = self.split.accumulation_steps * times
         return replace(self.split, accumulation_steps=steps)
 
+    def examples_in(self, epoch: int, step: int) -> int:
+        """Examples of the first steps of a 0-based epoch [examples]."""
+        phases = pairwise([*(first for first in self._firsts(epoch) if first < step), step])
+        return sum((end - at) * self.split_at(epoch, at).global_batch for at, end in phases)
+
+    def steps_in(self, epoch: int, examples: int) -> int:
+        """Whole steps in the first examples of a 0-based epoch [steps]."""
+        firsts = [(self.examples_in(epoch, first), first) for first in self._firsts(epoch)]
+        before, first = max(at for at in firsts if at[0] <= examples)
+        return first + (examples - before) // self.split_at(epoch, first).global_batch
+
+    def _firsts(self, epoch: int) -> list[int]:
+        """The 0-based steps of a 0-based epoch with which its batches begin, ascending."""
+        return sorted({0, *(step for at, step in self.grown if at == epoch)})
+
+    def phases(self, epoch: int) -> list[tuple[int, int]]:
+        """The first step of each batch that a 0-based epoch trains, and the step after its last."""
+        end = self.steps_at(epoch)
+        return [*pairwise([*(first for first in self._firsts(epoch) if first < end), end])]
+
     def whole_steps_at(self, epoch: int) -> int:
         """Optimizer steps that fill a 0-based epoch [steps]."""
-        return steps_per_epoch(self.num_train_examples, self.split_at(epoch).global_batch)
+        last = self._firsts(epoch)[-1]
+        rest = self.num_train_examples - self.examples_in(epoch, last)
+        return last + steps_per_epoch(rest, self.split_at(epoch, last).global_batch)
+
+    def whole_examples_at(self, epoch: int) -> int:
+        """Examples of the steps that fill a 0-based epoch [examples]."""
+        return self.examples_in(epoch, self.whole_steps_at(epoch))
 
     def steps_at(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch, of which the last may be cut short [steps]."""
@@ -286,34 +315,100 @@ class BatchPlan:
 
     def steps_before(self, epoch: int) -> int:
         """Optimizer steps before a 0-based epoch [steps]."""
-        steps = sum(epochs * self.whole_steps_at(first) for first, epochs in self._lengths(epoch))
+        steps = self._whole_steps_before(epoch)
         return steps if self.length is None else min(steps, self.length)
 
-    def examples_before(self, epoch: int) -> int:
-        """Examples trained on before a 0-based epoch [examples]."""
-        if self.length is not None:  # at a constant batch
-            return self.steps_before(epoch) * self.split.global_batch
-        return sum(
-            epochs * self.whole_steps_at(first) * self.split_at(first).global_batch
-            for first, epochs in self._lengths(epoch)
-        )
+    def _whole_steps_before(self, epoch: int) -> int:
+        return sum(epochs * self.whole_steps_at(first) for first, epochs in self._lengths(epoch))
+
+    def examples_before(self, epoch: int, step: int = 0) -> int:
+        """Examples trained on before a 0-based epoch and in its first steps [examples]."""
+        if self.length is not None and self._whole_steps_before(epoch) + step > self.length:
+            epoch, step = self.place(self.length)
+        whole = (n * self.whole_examples_at(first) for first, n in self._lengths(epoch))
+        return sum(whole) + self.examples_in(epoch, step)
 
     def _lengths(self, epoch: int) -> Iterator[tuple[int, int]]:
-        """First epoch and number of epochs at each batch, counting only epochs before it."""
+        """First epoch and number of epochs of each layout, counting only epochs before it."""
         ends = [0, *(first for first in self._changes if first < epoch), epoch]
         return ((start, end - start) for start, end in pairwise(ends))
 
     @property
     def _changes(self) -> tuple[int, ...]:
-        """0-based epochs that begin with another batch, ascending."""
-        return (self.first,) if self.first else self.grown
+        """0-based epochs that are laid out unlike the one before, ascending."""
+        if self.first:
+            return (self.first,)
+        return tuple(sorted({at + n for at, step in self.grown for n in range(1 + (step > 0))}))
 
-    def batches(self) -> list[tuple[int, int]]:
-        """Pairs of the 0-based epoch from which a global batch is used, and that batch."""
-        return [(first, self.split_at(first).global_batch) for first in (0, *self._changes)]
+    @property
+    def starts(self) -> list[tuple[int, int]]:
+        """The 0-based epochs and steps of them with which the batches of the run begin."""
+        return sorted({(0, 0), *((self.first, 0), *self.grown)})
+
+    def place(self, step: int) -> tuple[int, int]:
+        """The epoch of an optimizer step of the run, and its step there, all 0-based."""
+        return self._find_epoch(step, self.whole_steps_at)
+
+    def _find_epoch(self, number: int, size: Callable[[int], int]) -> tuple[int, int]:
+        """The 0-based epoch that so many steps or examples lead to, and how many lie in it."""
+        start = 0
+        for change in self._changes:
+            if (whole := (change - start) * size(start)) > number:
+                break
+            start, number = change, number - whole
+        epochs, rest = divmod(number, size(start))
+        return start + epochs, rest
 
     def position(self, step: int) -> float:
         """Position in training of a 0-based optimizer step [epochs]."""
-        starts = (0, *self._changes)
-        start = max(first for first in starts if self.steps_before(first) <= step)
-        return start + (step - self.steps_before(start)) / self.whole_steps_at(start)
+        epoch, rest = self.place(step)
+        start = max(first for first in (0, *self._changes) if first <= epoch)
+        whole = self.whole_examples_at(epoch)
+        return start + ((epoch - start) * whole + self.examples_in(epoch, rest)) / whole
+
+    def find_step(self, at: Fraction, unit: str) -> tuple[int, int]:
+        """The first 0-based step, at or after a position, of a 0-based epoch.
+
+        Args:
+            at: the position [unit].
+            unit: epochs, steps or examples.
+        """
+        epoch, examples = self._find_place(at, unit)
+        batch = self.split_at(epoch, self.steps_in(epoch, examples)).global_batch
+        return self.place(
+            self._whole_steps_before(epoch) + self.steps_in(epoch, examples + batch - 1)
+        )
+
+    def _find_place(self, at: Fraction, unit: str) -> tuple[int, int]:
+        """The 0-based epoch of a position, and the examples in it before that [examples]."""
+        if unit == "epochs":
+            return math.floor(at), math.ceil(at % 1 * self.num_train_examples)
+        if unit == "examples":
+            return self._find_epoch(math.ceil(at), self.whole_examples_at)
+        epoch, step = self.place(math.ceil(at))
+        return epoch, self.examples_in(epoch, step)
+
+    def whole_steps(self, examples: int) -> int:
+        """Steps that this many examples are [steps]; ValueError if they are no whole number."""
+        epoch, rest = self._find_epoch(examples, self.whole_examples_at)
+        step = self.steps_in(epoch, rest)
+        before = self.examples_before(epoch, step)
+        if before != examples:
+            batch = self.split_at(epoch, step).global_batch
+            msg = (
+                f"examples must be a whole number of steps; got examples={examples}, which end "
+                f"within a step of {batch}. Nearest that work: "
+                f"{', '.join(f'examples={n}' for n in (before, before + batch) if n)}."
+            )
+            raise ValueError(msg)
+        return self.steps_before(epoch) + step
+
+    def with_growth(self, at: Fraction, unit: str) -> "BatchPlan":
+        """The same with a growth, after those before, where it first can be from a position on."""
+        larger = self.split.global_batch * self.factor ** (len(self.grown) + 1)
+        before = [(epoch, self.examples_in(epoch, step)) for epoch, step in self.grown]
+        epoch, examples = max(self._find_place(at, unit), *before[-1:], (0, 0))
+        examples = -(-examples // larger) * larger
+        if examples and examples + larger > self.num_train_examples:
+            epoch, examples = epoch + 1, 0
+        return replace(self, grown=(*self.grown, (epoch, self.steps_in(epoch, examples))))

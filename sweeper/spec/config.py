@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
-from sweeper.spec.schedules import BatchWarmup, GrowingBatch, Schedule, Seesaw
+from sweeper.spec.schedules import BatchWarmup, GrowingBatch, Schedule, Seesaw, part_of
 from sweeper.spec.sentences import find_unstorable, read_model
 from sweeper.spec.text_lengths import TEXT, to_examples
 from sweeper.spec.trainer_settings import TrainerSettings
@@ -316,11 +316,14 @@ class Scientific(Settings):
     comm_hook: CommHook
     trainer: TrainerSettings
     batch: InStep
+    batch_unit: Annotated[  # tokens that are typed are read as examples
+        Literal["examples"] | None, Field(exclude=True), Rule("one of examples, tokens")
+    ] = None
     warmup: NotNegative
     warmup_unit: Annotated[
-        Literal["steps", "examples"] | None,
+        Literal["steps", "examples", "percent"] | None,  # tokens are read as examples
         BeforeValidator(lambda given: None if given == "epochs" else given),
-        Rule("one of epochs, steps, examples"),
+        Rule("one of epochs, steps, examples, tokens, percent"),
     ] = None
     wd_rule: Annotated[Literal["timescale"] | None, _OR_NONE, Rule("none or timescale")] = None
     ema_rule: Annotated[Literal["scaled"] | None, _OR_NONE, Rule("none or scaled")] = None
@@ -467,17 +470,45 @@ class RunConfig(Incidental, Scientific):
 
     @cached_property
     def growing(self) -> GrowingBatch | None:
-        """The schedule by which the batch grows; None if it does not.
+        """The schedule by which the batch grows, in `growth_unit`; None if it does not.
 
-        ValueError if it would grow within an epoch, or its rate is not known.
+        ValueError if its rate, or a critical batch, is not known.
         """
-        schedule = self.schedule
-        if isinstance(schedule, Seesaw) and self.epochs is not None:  # else refused
+        schedule, ((unit, length),) = self.schedule, self.lengths.items()
+        if isinstance(schedule, Seesaw):
             kind = self.optimizer.is_normalised
-            return schedule.to_growing_batch(self.batch, self.epochs, is_normalised=kind)
-        if isinstance(schedule, BatchWarmup) and self.epochs is not None:
-            return schedule.to_growing_batch(self.batch, self.epochs)
-        return schedule if isinstance(schedule, GrowingBatch) else None
+            return schedule.to_growing_batch(self.batch, length, unit, is_normalised=kind)
+        if isinstance(schedule, BatchWarmup):
+            is_in_epochs = self.warmup_unit is None
+            if is_in_epochs and self.epochs is None:
+                msg = (
+                    f"schedule.positions must be in other units than epochs with {unit}; got "
+                    f"{unit}={length}. Write warmup_unit=steps, examples, tokens or percent."
+                )
+                raise ValueError(msg)
+            schedule = schedule.to_growing_batch(self.batch, self.epochs if is_in_epochs else None)
+        if not isinstance(schedule, GrowingBatch):
+            return None
+        at = tuple(self.to_length(milestone) for milestone in schedule.milestones)
+        return schedule.model_copy(update={"milestones": at})
+
+    @property
+    def growth_unit(self) -> str:
+        """The unit of the milestones of `growing`: epochs, steps or examples."""
+        is_part = isinstance(self.schedule, Seesaw)
+        return next(iter(self.lengths)) if is_part else self.milestone_unit
+
+    @property
+    def milestone_unit(self) -> str:
+        """What `to_length` counts: epochs, steps or examples."""
+        is_part = self.warmup_unit == "percent"
+        return next(iter(self.lengths)) if is_part else self.warmup_unit or "epochs"
+
+    def to_length(self, number: float) -> float:
+        """A number of what `warmup_unit` says; a percentage of the length in the length's unit."""
+        (length,) = self.lengths.values()
+        is_part = self.warmup_unit == "percent"
+        return part_of(number, length, of=100) if is_part else number
 
     @property
     def world_size(self) -> int:

@@ -44,7 +44,6 @@ class Marks:
         """Multiples of the interval up to this many steps of a 0-based epoch."""
         assert self.every is not None, "epochs need no multiples"
         if self.every < 1:
-            position = epoch + Fraction(step, self.plan.whole_steps_at(epoch))
-            return position // Fraction(str(self.every))
-        batch = self.plan.split_at(epoch).global_batch
-        return (self.plan.examples_before(epoch) + step * batch) // int(self.every)
+            examples, whole = self.plan.examples_in(epoch, step), self.plan.whole_examples_at(epoch)
+            return (epoch + Fraction(examples, whole)) // Fraction(str(self.every))
+        return self.plan.examples_before(epoch, step) // int(self.every)

@@ -105,8 +105,8 @@ EXCLUSIONS = (
     ),
     Exclusion(
         "steps or examples",
-        "a growing batch, AdaScale",
-        "what changes its batch or its length in training must count in epochs",
+        "growth by noise, AdaScale",
+        "what decides on its batch or its length in training must count in epochs",
         "Set epochs, and leave warmup_unit=epochs.",
     ),
     Exclusion(

@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from typing import Any
 
-from sweeper.spec.batch import split_global_batch
+from sweeper.spec.batch import BatchPlan, split_global_batch
 from sweeper.spec.config import Hierarchical, PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.exclusions import check_exclusions
+from sweeper.spec.schedule import LRSchedule
 from sweeper.spec.schedules import GrowingBatch
 from sweeper.spec.sentences import printable
 from sweeper.spec.spans import method_spans
@@ -83,35 +85,35 @@ def check_branch(config: RunConfig, *, is_counted: bool) -> None:
         raise ValueError(msg)
 
 
-def check_growth(config: RunConfig, warmup_epochs: float) -> None:
-    """Refuse a growing batch that cannot be trained with a warmup of this length [epochs].
-
-    ValueError with a rule, the value and a remedy.
-    """
-    if config.growing:
-        for sentence in _growth_faults(config, config.growing, warmup_epochs):
-            raise ValueError(printable(sentence))
-
-
-def _growth_faults(
-    config: RunConfig, schedule: GrowingBatch, warmup_epochs: float
-) -> Iterator[str]:
-    is_given = config.schedule is schedule
-    keys = {"seesaw": "schedule.at", "batch_warmup": "schedule.positions"}
-    when = keys.get(config.schedule.name, "schedule.milestones")
-    most = "schedule.max_batch" if is_given else "batch x schedule.factor for each growth"
-    if schedule.milestones and (first := schedule.milestones[0]) < warmup_epochs:
-        yield (
-            f"{when} must come after the warmup, during which the batch is constant; "
-            f"got a milestone at epoch {first}, a {warmup_epochs:g}-epoch warmup. Move it."
+def check_growth_starts(config: RunConfig, plan: BatchPlan, schedule: LRSchedule) -> None:
+    """Refuse a batch that would grow in the warmup; ValueError with both and a remedy."""
+    if not config.growing or not config.growing.milestones:
+        return
+    first = Fraction(str(config.growing.milestones[0]))
+    epoch, step = plan.find_step(first, config.growth_unit)
+    before = plan.steps_before(epoch) + step
+    if before < schedule.warmup_steps:
+        keys = {"seesaw": "schedule.at", "batch_warmup": "schedule.positions"}
+        msg = (
+            f"{keys.get(config.schedule.name, 'schedule.milestones')} must come after the warmup, "
+            "during which the batch is constant; got a milestone at epoch "
+            f"{plan.position(before):g}, a {schedule.warmup_epochs:g}-epoch warmup. Move it."
         )
+        raise ValueError(msg)
+
+
+def check_largest_batch(config: RunConfig, schedule: GrowingBatch) -> None:
+    """Refuse a batch that would grow beyond the epoch; ValueError with what was given."""
     size = config.data.num_train_examples
     if not config.batch <= schedule.max_batch <= size:
-        yield (
+        is_given = isinstance(config.schedule, GrowingBatch)
+        most = "schedule.max_batch" if is_given else "batch x schedule.factor for each growth"
+        msg = (
             f"{most} must be from batch={config.batch} to the epoch's {size} examples; "
             f"got {most}={schedule.max_batch}"
             f"{'' if is_given else f', schedule.factor={schedule.factor}'}. Change it."
         )
+        raise ValueError(msg)
 
 
 def _hook_faults(config: RunConfig) -> Iterator[str]:

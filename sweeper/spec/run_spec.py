@@ -5,6 +5,7 @@ import math
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +21,17 @@ from sweeper.spec.batch import (
 from sweeper.spec.config import Facts, RunConfig, run_config
 from sweeper.spec.evaluations import Marks
 from sweeper.spec.lr_rules import Mappings, OwnRule, Scaling, peak_lr
-from sweeper.spec.method_checks import check_branch, check_growth, check_length, check_methods
+from sweeper.spec.method_checks import (
+    check_branch,
+    check_growth_starts,
+    check_largest_batch,
+    check_length,
+    check_methods,
+)
 from sweeper.spec.scaled_settings import map_settings, scaled_settings
 from sweeper.spec.schedule import LRSchedule, warmup_climb, warmup_length
 from sweeper.spec.schedules import (
+    GrowingBatch,
     OwnSchedule,
     PeriodicDecay,
     Training,
@@ -121,8 +129,8 @@ class RunSpec:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole global batches in the first epoch that the run trains [steps]."""
-        return self.batch_plan.whole_steps_at(self.batch_plan.first)
+        """Whole batches of an epoch, at the run's first batch [steps]."""
+        return _steps_per_epoch(self.batch_plan)
 
     @property
     def dropped_examples(self) -> int:
@@ -250,17 +258,13 @@ def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) ->
         mappings=mappings,
         settings=scaled_settings(config, facts, mappings, at.batch_ratio),
     )
-    check_growth(config, spec.schedule.warmup_epochs)
-    growing = config.growing
-    if growing is None or growing.growth == "measured":
-        return spec
-    grown = growing.milestones[: growing.growths_allowed(config.batch)]
-    return with_growths(spec, grown) if grown else spec
+    check_growth_starts(config, plan, schedule)
+    return spec
 
 
 def with_growths(spec: RunSpec, grown: tuple[int, ...]) -> RunSpec:
     """The same run with its batch multiplied at the start of each of these 0-based epochs."""
-    plan = replace(spec.batch_plan, grown=grown)
+    plan = replace(spec.batch_plan, grown=tuple((epoch, 0) for epoch in grown))
     schedule = _lr_schedule(spec.config, plan, spec.schedule.peak_lr)  # that of the first batch
     return replace(spec, batch_plan=plan, schedule=schedule)
 
@@ -276,7 +280,7 @@ def with_micro_batch(spec: RunSpec, micro_batch: int) -> RunSpec:
 
 def _scaling(config: RunConfig, plan: BatchPlan) -> Scaling:
     """What the run's rule may depend on."""
-    steps = _length_in_epochs(config, plan) * plan.whole_steps_at(plan.first)
+    steps = _length_in_epochs(config, plan) * _steps_per_epoch(plan)
     return Scaling(
         base_lr=float(config.base_lr or 1),  # else it is a factor on the module's own rates
         base_batch=config.base_batch,
@@ -310,7 +314,7 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
     start_lr, shape = warmup_climb(
         config.warmup_start, base_lr=at.base_lr, peak_lr=peak, workers=config.warmup_workers
     )
-    steps = plan.whole_steps_at(plan.first)
+    steps = _steps_per_epoch(plan)
     if config.lr_rule.name == "adascale":
         steps = steps_per_epoch(plan.num_train_examples, config.base_batch)
     training = Training(
@@ -318,12 +322,16 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         warmup_epochs=_in_epochs(warmup, config, plan),
         steps_per_epoch=steps,
         peak_lr=peak,
-        grown=plan.grown,
+        grown=tuple(plan.position(plan.steps_before(epoch) + step) for epoch, step in plan.grown),
     )
     is_unknown = noted_lr is not None and isinstance(config.schedule, OwnSchedule)
     schedule = config.growing or config.schedule
     if isinstance(schedule, PeriodicDecay):
         at = tuple(_in_epochs(milestone, config, plan) for milestone in schedule.milestones)
+        schedule = schedule.model_copy(update={"milestones": at})
+    elif isinstance(schedule, GrowingBatch) and schedule.growth == "milestones":
+        later = schedule.milestones[len(plan.grown) :]  # which lower the rate
+        at = (*training.grown, *(_place_in_epochs(at, config, plan) for at in later))
         schedule = schedule.model_copy(update={"milestones": at})
     decay = _unknown_factor if is_unknown else build_decay(schedule, training, config.schedule.name)
     return LRSchedule(
@@ -343,22 +351,34 @@ def _length_in_epochs(config: RunConfig, plan: BatchPlan) -> float:
     if plan.length is None:
         assert config.epochs is not None, "checked before"
         return config.epochs
-    return plan.length / plan.whole_steps_at(0)
+    return plan.position(plan.length)
+
+
+def _steps_per_epoch(plan: BatchPlan) -> int:
+    """Whole steps of the run's first batch in an epoch [steps]."""
+    return steps_per_epoch(plan.num_train_examples, plan.split.global_batch)
 
 
 def _in_steps(number: float, config: RunConfig, steps_per_epoch: int) -> float:
-    """A number of epochs, or of what `warmup_unit` says, in steps."""
-    if config.warmup_unit is None:
+    """A number of epochs, or of what `warmup_unit` says, in steps of the first batch."""
+    number, unit = config.to_length(number), config.milestone_unit
+    if unit == "epochs":
         return number * steps_per_epoch
-    return number / (config.batch if config.warmup_unit == "examples" else 1)
+    return number / (config.batch if unit == "examples" else 1)
 
 
 def _in_epochs(number: float, config: RunConfig, plan: BatchPlan) -> float:
     """A number of epochs, or of what `warmup_unit` says, in epochs."""
-    if config.warmup_unit is None:
-        return number
-    steps = plan.whole_steps_at(0)
+    if config.milestone_unit == "epochs":
+        return config.to_length(number)
+    steps = _steps_per_epoch(plan)
     return _in_steps(number, config, steps) / steps
+
+
+def _place_in_epochs(milestone: float, config: RunConfig, plan: BatchPlan) -> float:
+    """The first step at or after a milestone of a growing batch [epochs]."""
+    epoch, step = plan.find_step(Fraction(str(milestone)), config.growth_unit)
+    return plan.position(plan.steps_before(epoch) + step)
 
 
 def _unknown_factor(epoch: float) -> float:
@@ -367,26 +387,50 @@ def _unknown_factor(epoch: float) -> float:
     return math.nan
 
 
-def _batch_plan(config: RunConfig) -> BatchPlan:
-    steps_per_epoch(config.data.num_train_examples, config.batch)  # refuses too large a batch
-    span = None if config.bn_span == "micro" else config.bn_span  # None: the micro-batch
+def _split_batch(config: RunConfig, bn_span: int) -> BatchSplit:
     micro_batch = config.micro_batch
     if micro_batch == "auto":
         micro_batch = gradient_span(config) or choose_micro_batch(
             config.batch,
             world_size=config.world_size,
             limit=config.micro_batch_limit,
-            bn_span=span or 1,
+            bn_span=bn_span,
         )
-    split = split_global_batch(
-        config.batch, world_size=config.world_size, micro_batch=micro_batch, bn_span=span or 1
+    return split_global_batch(
+        config.batch, world_size=config.world_size, micro_batch=micro_batch, bn_span=bn_span
     )
-    return BatchPlan(
+
+
+def _batch_plan(config: RunConfig) -> BatchPlan:
+    steps_per_epoch(config.data.num_train_examples, config.batch)  # refuses too large a batch
+    span = None if config.bn_span == "micro" else config.bn_span  # None: the micro-batch
+    try:
+        split = _split_batch(config, span or 1)
+    except ValueError as error:
+        if (each := config.data.tokens_per_example) is None:
+            raise
+        msg = f"{error} An example is {each} tokens."
+        raise ValueError(msg) from error
+    growing = config.growing
+    plan = BatchPlan(
         split=split,
-        bn_span=span or micro_batch,
+        bn_span=span or split.micro_batch,
         num_train_examples=config.data.num_train_examples,
-        factor=config.growing.factor if config.growing else 1,
-        length=whole_steps(config.examples, config.batch) if config.examples else config.steps,
+        factor=growing.factor if growing else 1,
         first=config.branch.epochs if config.branch else 0,
         parent_batch=config.branch.batch if config.branch else 0,
     )
+    if growing:
+        check_largest_batch(config, growing)
+    if growing and growing.growth == "milestones":
+        for milestone in growing.milestones[: growing.growths_allowed(config.batch)]:
+            plan = plan.with_growth(Fraction(str(milestone)), config.growth_unit)
+    length = config.steps
+    if config.examples:
+        grows = bool(plan.grown)
+        length = (
+            plan.whole_steps(config.examples)
+            if grows
+            else whole_steps(config.examples, config.batch)
+        )
+    return replace(plan, length=length)

@@ -3,6 +3,7 @@
 No hidden counter: any step can be evaluated, on any layout and after any resume.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -144,7 +145,7 @@ class LRSchedule:
         """Optimizer steps in this many epochs [steps]."""
         if self.batch_plan is None:
             return round(epochs * self.steps_per_epoch)
-        return self.batch_plan.steps_before(int(epochs))
+        return self.batch_plan.steps_before(math.ceil(epochs))
 
     def climb_key(self, *, with_length: bool) -> tuple[object, ...]:
         """The few values that determine all rates before the decay; equal values mean equal rates.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from numbers import Real
 from typing import Annotated, Literal
 
@@ -23,13 +24,12 @@ from sweeper.spec.values import (
     Rule,
     Settings,
     Text,
-    WholeMilestones,
     named_or_own,
 )
 
 #: How rows name the schedules by which a batch grows.
 GROWING = ("batch_warmup", "growing_batch", "seesaw")
-#: An end of an epoch may be written with as many digits [epochs].
+#: An end of an epoch may be written with as many digits in `schedule.at` [epochs].
 _WHOLE = 1e-3
 #: Equal parts of the training at whose ends the factor is checked.
 _CHECKED_PARTS = 8
@@ -105,7 +105,7 @@ class GrowingBatch(Settings):
     ``factor ** -max(0, #{milestones <= epoch} - #{grown <= epoch})``.
 
     Attributes:
-        milestones: positions in training, ascending [epochs].
+        milestones: positions in training, ascending [epochs, or warmup_unit].
         factor: a growth multiplies the batch by it, a decay divides the rate by it [count].
         growth: whether the batch grows at the milestones or when the measured noise says so.
         max_batch: the largest batch [examples].
@@ -117,7 +117,7 @@ class GrowingBatch(Settings):
     """
 
     name: Literal["growing_batch"] = "growing_batch"
-    milestones: WholeMilestones
+    milestones: Milestones
     factor: Factor
     growth: Literal["measured", "milestones"]
     max_batch: InStep
@@ -164,17 +164,15 @@ class Seesaw(Settings):
     rate_exponent: RateExponent | None
 
     def to_growing_batch(
-        self, batch: int, epochs: int, *, is_normalised: bool | None
+        self, batch: int, length: int, unit: str, *, is_normalised: bool | None
     ) -> GrowingBatch:
-        """The same with milestones in epochs; ValueError if these are not whole."""
-        ends = [part * epochs for part in self.at]
-        if any(abs(end - round(end)) > _WHOLE for end in ends):
-            msg = (
-                "schedule.at must lie at ends of epochs, where the batch can change; got "
-                f"schedule.at={list(self.at)}, which is after {', '.join(f'{e:g}' for e in ends)} "
-                f"of epochs={epochs}. Train for epochs of which these parts are whole."
-            )
-            raise ValueError(msg)
+        """The same with milestones in the unit of the training's length.
+
+        ValueError if the rate is not known.
+        """
+        ends = [part_of(part, length) for part in self.at]
+        if unit == "epochs":
+            ends = [end if abs(end - round(end)) > _WHOLE else round(end) for end in ends]
         exponent = self.rate_exponent
         if exponent is None and is_normalised is None:
             msg = (
@@ -185,7 +183,7 @@ class Seesaw(Settings):
             raise ValueError(msg)
         return GrowingBatch.model_construct(
             name="growing_batch",
-            milestones=tuple(map(round, ends)),
+            milestones=tuple(ends),
             factor=self.factor,
             growth="milestones",
             max_batch=batch * self.factor ** len(ends),
@@ -197,10 +195,12 @@ class BatchWarmup(Settings):
     """Multiply the batch by `factor` once the critical batch has passed that multiple of it.
 
     The critical batch at an epoch is that of the last position up to there. The batch grows once an
-    epoch at most, by ``factor``, and the rate by ``factor ** rate_exponent``.
+    epoch at most, by ``factor``, and the rate by ``factor ** rate_exponent``. With positions in
+    other units it grows at these, as often as the critical batch asks for.
 
     Attributes:
-        positions: where the critical batch is known, ascending; none until it is read [epochs].
+        positions: where the critical batch is known, ascending; none until it is read [epochs, or
+            warmup_unit].
         critical_batch: at each of them, or `measured` until it is read from branches [examples].
         factor: a growth multiplies the batch by it [count].
         rate_exponent: a growth multiplies the rate by this power of `factor`.
@@ -213,7 +213,7 @@ class BatchWarmup(Settings):
     """
 
     name: Literal["batch_warmup"] = "batch_warmup"
-    positions: WholeMilestones
+    positions: Milestones
     critical_batch: Annotated[
         Literal["measured"] | ListOf[Positive],
         Rule("numbers of examples, such as [512,2048], one for each of schedule.positions"),
@@ -223,8 +223,13 @@ class BatchWarmup(Settings):
     measured_in: Text | None = None
     margin: NotNegative | None = None
 
-    def to_growing_batch(self, batch: int, epochs: int) -> GrowingBatch:
-        """The same with milestones; ValueError without a critical batch at each position."""
+    def to_growing_batch(self, batch: int, epochs: int | None) -> GrowingBatch:
+        """The same with milestones; ValueError without a critical batch at each position.
+
+        Args:
+            batch: the first [examples].
+            epochs: length of the training; None if the positions have another unit [epochs].
+        """
         at, known = self.positions, self.critical_batch
         if known == "measured" or not at or len(at) != len(known):
             given = known if known == "measured" else [*known]
@@ -234,14 +239,14 @@ class BatchWarmup(Settings):
                 "no positions, schedule.critical_batch=measured and +schedule.measured_in=FOLDER."
             )
             raise ValueError(msg)
-        milestones: list[int] = []
-        largest = batch
-        for position, following, critical in zip(at, (*at[1:], epochs), known, strict=True):
+        milestones: list[float] = []
+        largest, end = batch, math.inf if epochs is None else epochs
+        for position, following, critical in zip(at, (*at[1:], end), known, strict=True):
             epoch = position
-            while epoch < min(following, epochs) and critical >= largest * self.factor:
+            while epoch < min(following, end) and critical >= largest * self.factor:
                 milestones.append(epoch)
                 largest *= self.factor
-                epoch += 1
+                epoch += epochs is not None
         return GrowingBatch.model_construct(
             name="growing_batch",
             milestones=tuple(milestones),
@@ -405,6 +410,12 @@ def build_decay(schedule: Schedule, training: Training, name: str) -> Decay:
             )
             raise ValueError(msg)
     return decay
+
+
+def part_of(part: float, length: int, *, of: int = 1) -> float:
+    """That part, or that of 100, of a length, without rounding: 0.1 of 30 is 3."""
+    exact = Fraction(str(part)) * length / of
+    return exact.numerator if exact.denominator == 1 else float(exact)
 
 
 def number_or_nan(formula: Callable[[], float]) -> float:

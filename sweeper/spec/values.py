@@ -99,13 +99,6 @@ Ascending = Annotated[ListOf[_Item], AfterValidator(ascending)]
 Milestones = Annotated[
     Ascending[Positive], Rule("positive and ascending", "Sort them and remove repeats.")
 ]
-WholeMilestones = Annotated[
-    Ascending[Count],
-    Rule(
-        "whole numbers, positive and ascending, as the batch changes between two epochs",
-        "Sort them and remove repeats.",
-    ),
-]
 
 #: The key by which users name a function of their own.
 OWN = "_target_"

@@ -82,11 +82,12 @@ def _same_trainings(specs: Sequence[RunSpec]) -> str:
 def _find_in_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
     config = spec.config
     milestones = getattr(config.growing or config.schedule, "milestones", ())
-    unit = config.warmup_unit or "epochs"
-    per_epoch = {"epochs": 1, "steps": (steps := spec.steps_per_epoch)}
-    in_epoch = per_epoch.get(unit, steps * config.batch)
-    trained, warmup = spec.length * in_epoch, spec.schedule.warmup_epochs * in_epoch
-    if silent := [at for at in milestones if at >= trained]:  # as 90 of 90 epochs
+    unit = config.growth_unit if config.growing else config.warmup_unit or "epochs"
+    trained, warmup = _length_and_warmup(spec, unit)
+    # a growth waits for a whole number of the larger batches
+    starts = [spec.batch_plan.steps_before(epoch) + step for epoch, step in spec.batch_plan.grown]
+    late = [at for at, start in zip(milestones, starts, strict=False) if start >= spec.total_steps]
+    if silent := [at for at in milestones if at >= trained or at in late]:  # as 90 of 90 epochs
         yield (
             f"schedule.milestones {silent} never fire: the training has {trained:g} {unit}, "
             f"counted from 0. Lower them, or train longer than {max(silent):g} {unit}."
@@ -120,6 +121,16 @@ def _find_in_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
             )
     if slow := slow_split(spec, fails):
         yield slow
+
+
+def _length_and_warmup(spec: RunSpec, unit: str) -> tuple[float, float]:
+    steps, warmup = spec.total_steps, spec.schedule.warmup_steps
+    return {
+        "epochs": (spec.length, spec.schedule.warmup_epochs),
+        "steps": (steps, warmup),
+        "examples": (spec.batch_plan.examples_before(spec.epochs), warmup * spec.config.batch),
+        "percent": (100, 100 * warmup / steps),
+    }[unit]
 
 
 def slow_split(spec: RunSpec, fails: int | None) -> str:

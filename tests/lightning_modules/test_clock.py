@@ -121,7 +121,7 @@ def test_batches_are_evaluated_after_the_same_examples_up_to_a_step(trained, bat
 @pytest.mark.parametrize("micro_batch", [32, 192])
 def test_every_layout_has_the_same_rows(trained, micro_batch):
     words = ["evaluate_every=0.3", "schedule=growing_batch", "schedule.milestones=[1]"]
-    words += ["schedule.max_batch=384", "schedule.factor=2"]
+    words += ["schedule.max_batch=512", "schedule.factor=2"]
     one, weights = trained(*words, name="one")
     other, same = trained(*words, f"micro_batch={micro_batch}", name="other")
 
@@ -158,6 +158,65 @@ def test_killed_on_the_same_layout_it_goes_on_to_the_last_bit(trained):
 
     pd.testing.assert_frame_equal(whole[MEASURED], parts[MEASURED], check_exact=True)
     assert_same(weights, same)
+
+
+#: 10 % of 2 epochs of 2,200 examples are 440: 4 steps of 128 lead to 2 x 256; 30 % are 1,320: 4 of
+#: 256 lead to 3 x 512. One step of 512 is left of the epoch; the next has four.
+RAMP = [
+    "batch=128", "micro_batch=64", "schedule=growing_batch", "schedule.milestones=[10,30]",
+    "warmup_unit=percent", "warmup=0", "schedule.factor=2", "schedule.max_batch=512",
+    "+schedule.rate_exponent=0.5", "evaluate_every=0.2", "checkpoint_every=128",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("micro_batches", [[64], [32, 128, 64]], ids=["same layout", "others"])
+def test_killed_within_a_ramp_it_goes_on_as_if_nothing_had_happened(trained, micro_batches):
+    """Before, at and after each growth; to the last bit on the same layout."""
+    whole, weights = trained(*RAMP, name="whole", num_train_examples=2200)
+    layouts = itertools.cycle(f"micro_batch={micro_batch}" for micro_batch in micro_batches)
+    for kill_at in (2, 4, 6, 8, 9, 10):
+        trained(*RAMP, next(layouts), name="parts", kill_at=kill_at, num_train_examples=2200)
+    parts, same = trained(*RAMP, name="parts", num_train_examples=2200)
+
+    by_step = dict(zip(whole.step, whole.realised_batch, strict=True))
+    assert by_step == {4: 128, 6: 256, 7: 256, 9: 512, 10: 512, 11: 512, 12: 512, 13: 512}
+    assert list(whole.examples_seen)[-2:] == [2048 + 3 * 512, 2048 + 4 * 512]
+    rounding = 0 if len(micro_batches) == 1 else 1e-9
+    pd.testing.assert_frame_equal(
+        whole[MEASURED], parts[MEASURED], rtol=rounding, atol=0, check_exact=not rounding
+    )
+    assert_same(weights, same, rtol=rounding)
+
+
+def test_running_statistics_of_a_ramp_are_those_of_its_largest_batch(trained):
+    """At a rate that moves no weight, the same spans of 2,048 examples come in the same order."""
+    still = ["base_lr=1e-12", "micro_batch=64", "warmup=0"]
+    _, ramp = trained(*still, *RAMP, name="ramp", num_train_examples=2200)
+    _, whole = trained(*still, "batch=512", name="whole", num_train_examples=2200)
+
+    assert [name for name in whole if "running" in name]
+    assert_same(whole, ramp, rtol=1e-9)
+
+
+@pytest.mark.parametrize("words", [[], ["reproducible=true"]])
+def test_a_ramp_on_two_ranks_is_that_on_one(grid, tmp_path, words):
+    """Killed on two within the ramp, and finished on one; to the last bit if reproducible."""
+    found = []
+    for name, layouts in {"whole": [1], "two": [2], "moved": [2, 1]}.items():
+        (tmp_path / name).mkdir()
+        for i, devices in enumerate(layouts):
+            is_killed = i < len(layouts) - 1
+            (config,) = grid(*WORDS, *RAMP, "epochs=2", *words, f"devices={devices}")
+            config["data"]["num_train_examples"] = 2200
+            answer = partial(train_until, 7 if is_killed else None, config)
+            with pytest.raises(EOFError) if is_killed else nullcontext():
+                curves = ask_ranks(answer, tmp_path / name / f"{i}", world_size=devices)
+        found.append((pd.DataFrame(curves[0])[MEASURED], read_weights(tmp_path / name)))
+
+    (whole, weights), *others = found
+    for curve, same in others:
+        pd.testing.assert_frame_equal(whole, curve, rtol=1e-9, atol=0)
+        assert_same(weights, same, rtol=0 if words else 1e-9)
 
 
 def draw_layout(draw: random.Random, batch: int) -> list[str]:

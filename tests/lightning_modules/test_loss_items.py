@@ -8,6 +8,7 @@ import torch
 from ranks import ask_ranks, train_rank
 from users import Masked
 
+from lightning_modules.callbacks.loss_items import LossItems
 from sweeper.spec.run_spec import run_spec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -97,6 +98,21 @@ def test_a_micro_batch_without_items_adds_nothing(run_words, tmp_path):
 
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-9)
     assert distance(tmp_path / "parts", tmp_path / "whole") < 1e-9
+
+
+@pytest.mark.parametrize(("first_step", "behind"), [(0, 0), (2, 4), (3, 8)])
+def test_a_batch_that_grows_within_an_epoch_is_weighted_by_the_items_of_each_step(
+    plan, growing, first_step, behind
+):
+    """2 steps of 2 micro-batches, then 2 of 4; from a step on in which the epoch is resumed."""
+    items = LossItems("mask", plan(examples=24, schedule=growing(1 / 3), epochs=1))
+    counts = [1, 3, 2, 4, 0, 0, 4, 4, 1, 1, 1, 1][behind:]
+    batches = [{"mask": torch.ones(number)} for number in counts]
+
+    shares = [items._fetched for _ in items.windows(iter(batches), 0, first_step)]
+
+    assert [share.items for share in shares] == counts
+    assert [share.mean for share in shares] == [2, 2, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1][behind:]
 
 
 def test_the_train_loss_is_the_mean_over_all_items(run_words):

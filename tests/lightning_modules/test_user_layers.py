@@ -86,6 +86,22 @@ def test_a_scheduler_counts_optimizer_steps(run_words):
     assert [row["lr"] for row in whole["curve"]] == pytest.approx([0.05, 0.025, 0.0125])
 
 
+def test_a_modules_own_rates_follow_the_steps_of_a_batch_that_grows_within_an_epoch(run_words):
+    """Of 96 examples 4 steps of 8, 2 of 16, 1 of 32; resumed after each of them."""
+    ramp = ["batch=8", "epochs=1", "lr_rule=none", "schedule=growing_batch", "schedule.factor=2"]
+    ramp += ["warmup_unit=percent", "schedule.milestones=[25,50]", "schedule.max_batch=32"]
+    words = words_of("CyclingModule", *ramp)
+    whole = run_words(*words, name="whole")
+
+    for _ in range(7):
+        record = run_words(*words, "micro_batch=4", name="parts", one_step=True)
+
+    assert (whole["steps"], whole["realised_batch_min"], whole["realised_batch_max"]) == (7, 8, 32)
+    assert record["outcome"] == "finished"
+    assert record["lr_series_hash"] == whole["lr_series_hash"]
+    assert curve(record, LOSS) == pytest.approx(curve(whole, LOSS), rel=1e-9)
+
+
 @pytest.mark.parametrize(
     ("kind", "error", "sentence"),
     [

@@ -105,8 +105,8 @@ def _timing_so_far(attempt: Attempt, start_s: float) -> Timing | None:
     if not now or not now.examples_per_s:
         return None
     plan, epoch = attempt.spec.batch_plan, now.epoch - 1
-    batch, epochs = plan.split_at(epoch).global_batch, attempt.spec.most_epochs
-    left = plan.examples_before(epochs) - plan.examples_before(epoch) - now.step * batch
+    epochs = attempt.spec.most_epochs
+    left = plan.examples_before(epochs) - plan.examples_before(epoch, now.step)
     between_s = ((now.left_s or 0.0) - left / now.examples_per_s) / (epochs - epoch)
     return Timing(
         accumulation_steps=attempt.spec.split.accumulation_steps,

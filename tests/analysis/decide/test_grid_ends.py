@@ -7,6 +7,13 @@ from analysis.decide.arms import Arm
 from analysis.decide.grid_ends import Edge, _next_values
 
 
+def test_a_warmup_in_percent_stays_below_the_whole_training():
+    config = {"schedule": {}, "epochs": 9, "warmup_unit": "percent"}
+    arms = {w: Arm(f"warmup={w:g}", pd.DataFrame(), config) for w in (30, 60)}
+
+    assert _next_values(Edge("warmup", 1, is_upper=True, arms=arms)) == [80]
+
+
 @pytest.mark.parametrize(
     ("longest", "milestones", "proposed"),
     [

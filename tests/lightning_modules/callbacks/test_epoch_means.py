@@ -18,7 +18,7 @@ def evaluated(fit, line, plan, batches):
         module.layers.register_forward_hook(lambda layer, *_: was_training.append(layer.training))
         of_run = plan(examples=4, rank=rank, devices=devices)
         evaluation, split = (
-            Evaluation(of_run.is_evaluated, ("loss",), average=average),
+            Evaluation(of_run.is_evaluated_at, ("loss",), average=average),
             of_run.split(0),
         )
         bounds = val_bounds(num_examples, split=split, rank=rank, in_whole_micro_batches=in_whole)
@@ -51,7 +51,7 @@ def test_a_rank_without_examples_passes_over_one_and_counts_none(fit, line, plan
     """Lightning skips an empty loop, and the other ranks would wait for this one's sums."""
     data, evaluation = (
         Numbers(0),
-        Evaluation(plan(examples=4).is_evaluated, ("loss",), average=None),
+        Evaluation(plan(examples=4).is_evaluated_at, ("loss",), average=None),
     )
 
     fit(line(), [evaluation], batches(2), val=ValBatches(data, []))

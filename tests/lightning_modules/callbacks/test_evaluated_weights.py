@@ -53,7 +53,7 @@ def evaluated(plan):
         parts = [FollowPlan(of_run, position), RunningStatistics(of_run, position)]
         return [
             *parts,
-            EvaluatedWeights(of_run.is_evaluated, averages=averages),
+            EvaluatedWeights(of_run.is_evaluated_at, averages=averages),
         ], position
 
     return make

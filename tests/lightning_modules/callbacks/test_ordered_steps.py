@@ -56,15 +56,30 @@ def test_a_batch_that_has_grown_is_summed_over_all_of_it(
     assert module.weight == pytest.approx(0.9**3)
 
 
+def test_a_batch_that_grows_within_an_epoch_is_summed_over_all_of_it(
+    fit, line, plan, growing, ordered, batches
+):
+    """2 steps of 2 micro-batches, 2 of 4."""
+    module = line()
+
+    fit(module, ordered(plan(examples=24, schedule=growing(1 / 3), epochs=1)), batches(12))
+
+    assert module.weight == pytest.approx(0.9**4)
+
+
 def test_an_epoch_that_is_gone_on_with_is_summed_over_its_batch(process_group, line):
     """Lightning does not start such an epoch anew."""
     del process_group
     module, laid_out = line(), []
     split = BatchSplit(micro_batch=2, accumulation_steps=4, world_size=1)
-    plan = SimpleNamespace(split=lambda epoch: laid_out.append(epoch) or split, bn_span=2, rank=0)
+    plan = SimpleNamespace(split=lambda *place: laid_out.append(place) or split, bn_span=2, rank=0)
     wrapped = SimpleNamespace(model=DistributedDataParallel(module))
 
-    summing = OrderedSum(plan, StepPosition())
-    summing.on_train_start(SimpleNamespace(current_epoch=1, strategy=wrapped), module)
+    position = StepPosition()
+    summing = OrderedSum(plan, position)
+    trainer = SimpleNamespace(current_epoch=1, strategy=wrapped)
+    summing.on_train_start(trainer, module)
+    position.step = 3
+    summing.on_train_batch_start(trainer, module, None, 12)
 
-    assert laid_out == [0, 1]
+    assert laid_out == [(0,), (1, 3)]

@@ -30,7 +30,8 @@ def trained(*, steps: int, is_ordered: bool) -> nn.Module:
     for step in range(steps):
         model.zero_grad()
         for index, part in enumerate(torch.randn(48, 3).double().split(8)):
-            position.move(epoch=0, step=step, first_example=48 * step + 8 * index, examples=8)
+            place = {"step_start": 48 * step, "first_example": 48 * step + 8 * index}
+            position.move(epoch=0, step=step, examples=8, **place)
             loss = model(part).square().mean()
             if is_ordered:
                 loss.backward()

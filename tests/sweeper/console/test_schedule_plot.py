@@ -2,7 +2,7 @@
 
 import pytest
 
-from sweeper.console.planned_runs import draw_schedules, schedule_series
+from sweeper.console.planned_runs import describe_course, draw_schedules, schedule_series
 from sweeper.spec.run_spec import run_spec
 
 
@@ -54,6 +54,21 @@ def test_a_growing_batch_is_drawn_where_its_steps_stand(specs):
     (series,) = schedule_series(specs(*words, "schedule.max_batch=61440"))
 
     assert series == ((0.0, 0.1), (0.5, 0.1), (1.0, 0.1), (2.0, 0.05))
+
+
+def test_a_ramp_within_an_epoch_is_drawn_and_described_by_its_steps(specs):
+    """A quarter of 61,440 examples are 2 steps of 7,680; then one of 15,360, and one of 30,720."""
+    words = ("batch=7680", "base_lr=0.1", "lr_rule=none", "warmup=0", "epochs=1")
+    words += ("schedule=growing_batch", "schedule.milestones=[25,50]", "warmup_unit=percent")
+    words += ("schedule.factor=2", "schedule.max_batch=30720", "+schedule.rate_exponent=1")
+
+    (spec,) = specs(*words)
+
+    rates = ((0.0, 0.1), (0.125, 0.1), (0.25, 0.2), (0.5, 0.4))
+    name = "batch 7,680 to 30,720, warmup 0, none, growing_batch"
+    assert schedule_series([spec]) == {rates: name}
+    said = "batch 7,680, then 15,360 from step 2 on, 30,720 from step 3 on."
+    assert describe_course(spec) == said
 
 
 def test_the_drawing_is_a_file(specs, tmp_path):

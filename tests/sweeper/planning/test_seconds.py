@@ -99,6 +99,20 @@ def test_steps_of_other_batches_lie_on_a_line_through_those_that_were_seen(spec,
     assert of_two == pytest.approx(spec(batch=6144).total_steps * 0.9)
 
 
+def test_a_batch_that_grows_within_an_epoch_takes_the_time_of_each_of_its_steps(
+    spec, trained, ledger
+):
+    """Half of 61,440 examples in 20 steps of 0.3 s, the other half in 10 of 0.5 s."""
+    schedule = {"name": "growing_batch", "milestones": [50], "factor": 2, "max_batch": 3072}
+    schedule["growth"] = "milestones"
+    trained(spec(batch=1536), step_s=0.3)
+    trained(spec(batch=3072), step_s=0.5)
+
+    ramp = spec(batch=1536, epochs=1, schedule=schedule, warmup_unit="percent")
+
+    assert Speeds(ledger, CPU).predict(ramp).steps == pytest.approx(6 + 5)
+
+
 def test_another_device_tells_nothing_but_where_this_machine_has_no_gpu(spec, trained, ledger):
     on_gpu = spec(batch=3840, accelerator="gpu")
     trained(on_gpu, step_s=0.1, device="NVIDIA H100")

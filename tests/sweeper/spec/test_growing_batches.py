@@ -22,6 +22,15 @@ def rates(spec, epochs):
     return [spec.schedule.lr(step) / spec.schedule.peak_lr for step in steps]
 
 
+def list_batches(spec):
+    """Pairs of the epoch, or of the epoch and its step, from which a batch is used, and it."""
+    plan = spec.batch_plan
+    return [
+        ((epoch, step) if step else epoch, plan.split_at(epoch, step).global_batch)
+        for epoch, step in plan.starts
+    ]
+
+
 @pytest.fixture
 def planned(grid):
     def plan(*words, milestones=True):
@@ -37,7 +46,7 @@ def test_a_batch_that_grows_tenfold_at_30_60_80_takes_33_epochs_worth_of_steps(p
     spec = planned("schedule.max_batch=64000")
 
     assert spec.total_steps == 33_210
-    assert spec.batch_plan.batches() == [(0, 64), (30, 640), (60, 6400), (80, 64_000)]
+    assert list_batches(spec) == [(0, 64), (30, 640), (60, 6400), (80, 64_000)]
     assert spec.batch_plan.examples_before(90) == 90 * 64_000
 
 
@@ -69,7 +78,7 @@ def test_seesaw_in_three_equal_phases_saves_five_twelfths_of_the_steps(
     spans = ("optimizer.gradient_span=32", "bn_span=32") if optimizer == "vr_sgd" else ()
     spec = planned("schedule=seesaw", *words, *spans, milestones=False)
 
-    assert spec.batch_plan.batches() == [(0, 64), (30, 128), (60, 256)]
+    assert list_batches(spec) == [(0, 64), (30, 128), (60, 256)]
     assert spec.total_steps / 90_000 == pytest.approx(1 - 0.417, abs=1e-3)
     assert rates(spec, (29, 30, 60)) == pytest.approx(expected)
 
@@ -98,14 +107,14 @@ def test_batch_warmup_doubles_the_batch_once_the_critical_batch_is_twice_it(
     given = ("schedule.positions=[30,60,80]", f"schedule.critical_batch={critical}")
     spec = planned("schedule=batch_warmup", *given, milestones=False)
 
-    assert spec.batch_plan.batches() == batches
+    assert list_batches(spec) == batches
     assert rates(spec, [89]) == pytest.approx([2 ** ((len(batches) - 1) / 2)])
 
 
 def test_a_batch_may_grow_in_the_last_epoch(planned):
     spec = planned("schedule.milestones=[89]", "schedule.max_batch=64000")
 
-    assert spec.batch_plan.batches() == [(0, 64), (89, 640)]
+    assert list_batches(spec) == [(0, 64), (89, 640)]
     assert spec.total_steps == 89 * 1000 + 100
 
 
@@ -148,6 +157,107 @@ def test_a_measured_growth_before_a_milestone_stands_for_it(planned):
     assert rates(grown, (20, 30, 60, 80)) == pytest.approx([1, 1, 1, 0.1])
     assert grown.batch_plan.split_at(25).global_batch == 6400
     assert grown.run_id == spec.run_id
+
+
+#: A quarter, a half and all of a batch of 256 in one epoch of 64,000 examples: 3 % of it are 1,920
+#: examples and 30 steps of 64; 10 % 6,400 and 35 steps of 128 more; 225 steps of 256 are left.
+RAMP = ("schedule.factor=2", "epochs=1", "warmup=0")
+IN_EXAMPLES = ("epochs=null", "examples=64000")
+IN_PERCENT = ("schedule.max_batch=256", "warmup_unit=percent")
+
+
+@pytest.mark.parametrize(
+    ("is_given", "words"),
+    [
+        (True, ["schedule.milestones=[3,10]", "warmup_unit=percent"]),
+        (True, ["schedule.milestones=[3,10]", "warmup_unit=percent", *IN_EXAMPLES]),
+        (True, ["schedule.milestones=[30,65]", "warmup_unit=steps", "epochs=null", "steps=290"]),
+        (True, ["schedule.milestones=[1920,6400]", "warmup_unit=examples"]),
+        (True, ["schedule.milestones=[1857,6145]", "warmup_unit=examples"]),  # the steps after
+        (True, ["schedule.milestones=[0.03,0.1]"]),
+        (False, ["schedule=seesaw", "schedule.at=[0.03,0.1]", *IN_EXAMPLES]),
+        (False, ["schedule=batch_warmup", "schedule.positions=[3,10]", "warmup_unit=percent",
+                 "schedule.critical_batch=[128,256]"]),
+    ],
+)  # fmt: skip
+def test_a_batch_may_grow_within_an_epoch_by_any_clock(planned, is_given, words):
+    most = ["schedule.max_batch=256"] if is_given else []
+    spec = planned(*RAMP, *most, *words, milestones=is_given)
+
+    assert list_batches(spec) == [(0, 64), ((0, 30), 128), ((0, 65), 256)]
+    assert (spec.total_steps, spec.length) == (290, 1)
+    assert spec.batch_plan.examples_before(1) == 64_000
+    positions = [spec.batch_plan.position(step) for step in (29, 30, 65, 66)]
+    assert positions == [29 * 64 / 64_000, 0.03, 0.1, 6656 / 64_000]
+
+
+def test_tokens_are_a_clock_of_a_growing_batch_too(grid):
+    """Of sequences of 128 tokens; the run in tokens is the run in examples."""
+    text = ("model=gpt", "batch=8", "data.num_train_examples=1024", "schedule=growing_batch")
+    text += ("schedule.factor=2", "schedule.max_batch=32")
+    (tokens,) = grid(
+        *text,
+        "tokens=65536",
+        "warmup=1024",
+        "warmup_unit=tokens",
+        "schedule.milestones=[8192,16384]",
+    )
+    (examples,) = grid(
+        *text, "examples=512", "warmup=8", "warmup_unit=examples", "schedule.milestones=[64,128]"
+    )
+    spec = run_spec(tokens)
+
+    assert spec.run_id == run_spec(examples).run_id
+    assert list_batches(spec) == [(0, 8), ((0, 8), 16), ((0, 12), 32)]
+    assert spec.total_steps == 8 + 4 + (512 - 128) // 32
+
+
+def test_a_batch_grows_where_a_whole_number_of_the_larger_has_been_trained(planned):
+    """3 % of 10,000 are 300, after which 3 x 128 is next; 10 % are 1,000, before 4 x 256.
+
+    Until then the rate stays: the milestone is not one at which the batch may not grow.
+    """
+    words = ("data.num_train_examples=10000", "schedule.milestones=[3,10]", *IN_PERCENT)
+    spec = planned(*RAMP, *words)
+
+    assert list_batches(spec) == [(0, 64), ((0, 6), 128), ((0, 11), 256)]
+    assert spec.total_steps == 6 + 5 + (10_000 - 1024) // 256
+    assert {spec.schedule.lr(step) for step in range(46)} == {spec.schedule.peak_lr}
+    assert spec.batch_plan.examples_before(1) == 10_000 // 256 * 256
+
+
+def test_epochs_after_a_growth_within_one_are_of_the_larger_batch(planned):
+    """2,000 of 64,000 examples at 64, whose 31.25 steps are 32; then whole epochs of 500 steps."""
+    words = ("schedule.milestones=[1.03125]", "schedule.max_batch=128", "schedule.factor=2")
+    spec = planned(*words, "epochs=4", "warmup=0")
+
+    first = 1000 + 32
+    assert list_batches(spec) == [(0, 64), ((1, 32), 128)]
+    assert spec.total_steps == first + (64_000 - 2048) // 128 + 2 * 500
+    assert spec.batch_plan.place(first + 484) == (2, 0)
+    assert spec.batch_plan.position(first + 484 + 250) == 2.5
+    assert [spec.steps_at(epoch) for epoch in range(4)] == [1000, 516, 500, 500]
+
+
+def test_the_rate_of_a_ramp_changes_with_the_batch_and_falls_where_that_may_not_grow(planned):
+    """At 50 % of the epoch, 100 steps after step 65."""
+    words = ("schedule.milestones=[3,10,50]", *IN_PERCENT, "+schedule.rate_exponent=0.5")
+    spec = planned(*RAMP, *words)
+
+    peak = spec.schedule.peak_lr
+    found = [spec.schedule.lr(step) / peak for step in (29, 30, 64, 65, 164, 165)]
+    assert found == pytest.approx([1, 2**0.5, 2**0.5, 2, 2, 1])
+
+
+def test_a_length_that_ends_within_a_grown_step_is_refused_with_the_nearest(planned):
+    words = (*RAMP, *IN_PERCENT, "schedule.milestones=[3,10]", "epochs=null")
+    nearest = r"of 256\. Nearest that work: examples=32000, examples=32256\.$"
+
+    with pytest.raises(ValueError, match=nearest):
+        planned(*words, "examples=32064")
+    for examples in (32_000, 32_256):
+        spec = planned(*words, f"examples={examples}")
+        assert spec.batch_plan.examples_before(1) == examples
 
 
 def test_gradients_may_be_delayed_where_the_growth_is_planned(planned):

@@ -31,7 +31,7 @@ def test_twenty_steps_are_an_epoch_and_a_quarter(spec, words):
 def test_a_run_in_epochs_has_the_identity_that_it_had_before_there_were_other_lengths(grid):
     (config,) = grid("epochs=3", "warmup=1")
     run = run_spec(config)
-    later = {"steps", "examples", "warmup_unit", "evaluate_every", "checkpoint_every"}
+    later = {"batch_unit", "steps", "examples", "warmup_unit", "evaluate_every", "checkpoint_every"}
 
     assert run.run_id == run_spec({k: v for k, v in config.items() if k not in later}).run_id
     assert run.run_id == run_spec({**config, "checkpoint_every": 0.1}).run_id
@@ -45,6 +45,36 @@ def test_what_counts_in_tokens_is_the_run_that_counts_in_examples(spec):
 
     assert run.run_id == spec(*text, "examples=512", "evaluate_every=391").run_id
     assert run.config.checkpoint_every == 10
+
+
+def test_batches_in_tokens_are_those_in_examples(grid):
+    """Sequences of 128 tokens; a batch that no word gives is in examples, as in its file."""
+    text = ("model=gpt", "data.num_train_examples=1024", "lr_rule=saturating", "epochs=3")
+    text += ("schedule=growing_batch", "schedule.factor=2", "schedule.milestones=[1]")
+    tokens = grid(
+        *text, "batch_unit=tokens", "batch=1024,8192", "lr_rule.noise_scale=192",
+        "schedule.max_batch=16384",
+    )  # fmt: skip
+    examples = grid(*text, "batch=8,64", "lr_rule.noise_scale=1.5", "schedule.max_batch=128")
+
+    specs = [run_spec(config) for config in tokens]
+    assert [spec.run_id for spec in specs] == [run_spec(config).run_id for config in examples]
+    assert [spec.split.global_batch for spec in specs] == [8, 64]
+    assert specs[0].config.base_batch == 64
+    assert [spec.tokens for spec in specs] == [(1024, 3 * 131_072), (8192, 3 * 131_072)]
+
+
+@pytest.mark.parametrize(("unit", "base"), [("tokens", 4096), ("examples", 32), ("null", 32)])
+def test_a_base_batch_that_is_typed_has_the_unit_of_the_batch(spec, unit, base):
+    """Four times as many tokens: twice the rate."""
+    batch = 16_384 if unit == "tokens" else 128
+    run = spec(
+        "model=gpt", "data.num_train_examples=1024", "lr_rule=sqrt", "base_lr=0.5",
+        f"batch={batch}", f"base_batch={base}", f"batch_unit={unit}",
+    )  # fmt: skip
+
+    assert run.schedule.peak_lr == 1
+    assert (run.config.batch, run.config.base_batch) == (128, 32)
 
 
 @pytest.mark.parametrize(("schedule", "is_said"), [("cosine", True), ("wsd", False)])
@@ -83,6 +113,35 @@ def test_milestones_count_in_the_unit_of_the_warmup(spec, unit, milestones):
     peak = run.schedule.peak_lr
     rates = [run.schedule.lr(step) / peak for step in range(12)]
     assert rates == [1.0] * 4 + [0.5] * 6 + [0.25] * 2
+
+
+@pytest.mark.parametrize(
+    ("length", "milestones", "steps"),
+    [
+        (["steps=20"], "[20,50]", [4, 10]),
+        (["examples=76800"], "[20,50]", [4, 10]),
+        (["epochs=10"], "[10,70]", [16, 112]),  # 0.1 of 10 epochs is 1, and 0.7 is 7
+    ],
+)
+def test_milestones_may_be_parts_of_the_training(spec, length, milestones, steps):
+    words = [*length, "warmup_unit=percent", "schedule=periodic_decay", "schedule.factor=0.5"]
+    run = spec(*words, f"schedule.milestones={milestones}")
+
+    rates = [run.schedule.lr(step) / run.schedule.peak_lr for step in range(run.total_steps)]
+    assert [at for at, rate in enumerate(rates) if at and rate < rates[at - 1]] == steps
+
+
+def test_a_warmup_may_be_a_part_of_the_training_or_of_its_tokens(spec):
+    """A quarter of 16 steps of 8 sequences of 128 tokens."""
+    text = ["model=gpt", "batch=8", "data.num_train_examples=1024", "tokens=16384"]
+    text += ["schedule=constant"]
+    runs = [
+        spec(*text, *words)
+        for words in (["warmup=25", "warmup_unit=percent"], ["warmup=4096", "warmup_unit=tokens"])
+    ]
+
+    assert [run.schedule.warmup_steps for run in runs] == [4, 4]
+    assert runs[1].run_id == spec(*text, "warmup=32", "warmup_unit=examples").run_id
 
 
 def test_a_decay_ends_with_the_training(spec):

@@ -145,6 +145,32 @@ def test_milestones_within_the_warmup_are_told_of(spec):
     ]
 
 
+@pytest.mark.parametrize(("milestone", "is_told"), [(80, False), (98, True)])
+def test_a_growth_for_which_the_training_is_too_short_is_told_of(spec, milestone, is_told):
+    """98 % of 61,440 examples are 60,212, after which no whole 7,680 come to an end."""
+    schedule = {"name": "growing_batch", "milestones": [milestone], "factor": 2, "max_batch": 7680}
+    run = spec(
+        batch=3840, warmup=0, epochs=1, warmup_unit="percent",
+        schedule={**schedule, "growth": "milestones"},
+    )  # fmt: skip
+
+    told = "schedule.milestones [0.98] never fire: the training has 1 epochs, counted from 0."
+    assert any(text.startswith(told) for text in find_warnings([run], {})[run.run_id]) == is_told
+    assert run.total_steps == (16 if is_told else 15)
+
+
+def test_milestones_in_percent_are_told_of_in_percent(spec):
+    schedule = {"name": "periodic_decay", "milestones": [5, 100], "factor": 0.1}
+    run = spec(warmup=10, epochs=10, warmup_unit="percent", schedule=schedule)
+
+    assert find_warnings([run], {})[run.run_id] == [
+        "schedule.milestones [100] never fire: the training has 100 percent, counted from 0. Lower "
+        "them, or train longer than 100 percent.",
+        "schedule.milestones [5] come before the end of the warmup of 10 percent: the rate never "
+        "reaches its peak. Move them, or warm up for fewer percent.",
+    ]
+
+
 SOAP = "optimizer=soap amplifies rounding"
 OF_SGD = "base_lr=0.025 is the default, which is for SGD"
 PARTS = "batch={} has {} parts of optimizer.gradient_span=384"
