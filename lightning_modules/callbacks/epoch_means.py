@@ -19,6 +19,7 @@ from lightning_modules.modules.steps import (
     list_loaders,
     val_loader,
 )
+from lightning_modules.optimizers.sharded_strategy import ShardedStrategy
 from lightning_modules.process.device import is_out_of_memory
 from lightning_modules.process.world import all_reduce, gather_states, num_ranks, restore_state
 from sweeper.upstream.lightnings import (
@@ -201,6 +202,11 @@ class Evaluation(Callback):
         is_own = loader.sizes[batch_idx] if hasattr(loader, "sizes") else True
         if is_own and isinstance(outputs, Mapping) and "sums" in outputs:
             self._sums.add(outputs["sums"], count_examples(batch))
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Free what was gathered for the evaluation, before weights are put back."""
+        if isinstance(trainer.strategy, ShardedStrategy):
+            trainer.strategy.reshard()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the weights back, and average the sums."""

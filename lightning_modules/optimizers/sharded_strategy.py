@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -34,6 +35,8 @@ class ShardedStrategy(RunStrategy):
         super().__init__(**settings)
         self._block_names, self._shards_gradients = block_names, shards_gradients
         self._mesh: DeviceMesh | None = None
+        # Whether the parameters stay whole once they are gathered: always, or for an evaluation.
+        self._keeps_gathered = self._is_gathered = False
 
     def make_mesh(self) -> DeviceMesh:
         """All ranks in a row; made once, as fake tensors cannot make it."""
@@ -82,16 +85,38 @@ class ShardedStrategy(RunStrategy):
         with self.precision_plugin.val_step_context():
             return self.call("validation_step", *args, **kwargs)
 
+    def on_validation_start(self) -> None:
+        """Gather all parameters if ranks evaluate different numbers of batches.
+
+        Each batch would gather them, with all ranks.
+        """
+        number = float(sum(self._module.trainer.num_val_batches))
+        most = torch.tensor([number, -number], device=self.root_device)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        if most.sum() != 0:
+            self._is_gathered = True
+            self._set_resharding()
+            for part in list_sharded(self._module).values():
+                part.unshard()
+
     def keep_gathered(self) -> None:
         """From now on, parameters stay whole once they are gathered, until `reshard`."""
-        for part in list_sharded(self._module).values():
-            part.set_reshard_after_forward(False)
-            part.set_reshard_after_backward(False)
+        self._keeps_gathered = True
+        self._set_resharding()
 
     def reshard(self) -> None:
         """Free the whole parameters; what was done to them is lost."""
+        self._is_gathered = False
+        self._set_resharding()
         for part in list_sharded(self._module).values():
             part.reshard()
+
+    def _set_resharding(self) -> None:
+        for name, part in list_sharded(self._module).items():
+            is_block = bool(name)  # the root stays gathered from the forward to the backward pass
+            stays = self._keeps_gathered or self._is_gathered
+            part.set_reshard_after_forward(is_block and not stays, recurse=False)
+            part.set_reshard_after_backward(not self._keeps_gathered, recurse=False)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the module as its forward pass, which gathers the root's parameters.
@@ -99,7 +124,7 @@ class ShardedStrategy(RunStrategy):
         They are shards again afterwards, unless a backward pass is to follow.
         """
         outputs = self._forward_redirection(self._module, self._module, name, *args, **kwargs)
-        if not torch.is_grad_enabled():
+        if not (torch.is_grad_enabled() or self._is_gathered):
             self.reshard()
         return outputs
 
