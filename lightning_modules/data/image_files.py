@@ -333,7 +333,14 @@ class _Text(Settings, extra="allow"):
     def counts(self) -> dict[str, Any]:
         """Sequences to train on, all or the first, and the version of the embedded text."""
         tokens = len(load_tokens(self.root, self.vocabulary))
-        number = max(0, tokens - 1) // self.length - self.num_val_examples
+        sequences, left_out = max(0, tokens - 1) // self.length, self.num_val_examples
+        if (number := sequences - left_out) < 1:
+            msg = (
+                f"a text must have more than data.num_val_examples={left_out} sequences; got "
+                f"{tokens:,} tokens, {sequences} of data.length={self.length}. Use a longer text, "
+                "or lower one of the two."
+            )
+            raise ValueError(msg)
         version = {} if self.root else {"version": embedded_version()}
         return {"num_train_examples": min(number, self.num_train_examples or number), **version}
 

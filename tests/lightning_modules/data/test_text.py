@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from lightning_modules.data.image_files import fill_counts
 from lightning_modules.data.text import TextTokens
 from lightning_modules.data.tokens import embedded_version, load_tokens
 
@@ -76,3 +77,18 @@ def test_a_saved_data_set_is_its_column_text(tmp_path):
     datasets.DatasetDict({"train": saved}).save_to_disk(tmp_path / "both")
 
     assert bytes(load_tokens(str(tmp_path / "both"), 256)) == b"ab\ncd"
+
+
+def test_a_text_that_is_all_validation_is_refused(tmp_path):
+    (path := tmp_path / "text.txt").write_bytes(bytes(range(101)))
+    group = {"_target_": "lightning_modules.data.text.TextTokens", "name": "few"}
+    sizes = {"vocabulary": 256, "length": 10, "num_train_examples": None, "num_val_examples": 10}
+
+    with pytest.raises(ValueError, match=r"got 101 tokens, 10 of data\.length=10\. Use a longer"):
+        fill_counts({**group, "root": str(path), **sizes})
+    assert (
+        fill_counts({**group, "root": str(path), **sizes, "num_val_examples": 9})[
+            "num_train_examples"
+        ]
+        == 1
+    )
