@@ -4,11 +4,12 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.optim import Optimizer
 
+from lightning_modules.layers.blocks import find_blocks
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.shards import shard_like, to_save
 
@@ -105,17 +106,3 @@ def _shard_state(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
         for number, values in saved["state"].items()
     }
     return {**saved, "state": state}
-
-
-def find_blocks(module: nn.Module) -> list[nn.Module]:
-    """The longest ModuleList or Sequential of layers of one class; empty if there is none."""
-    found: list[nn.Module] = []
-    for parent in module.modules():
-        children = (
-            list(parent.children()) if isinstance(parent, nn.ModuleList | nn.Sequential) else []
-        )
-        is_repeated = len({type(child) for child in children}) == 1
-        has_weights = all(any(True for _ in child.parameters()) for child in children)
-        if is_repeated and has_weights and len(children) > max(1, len(found)):
-            found = children
-    return found

@@ -71,6 +71,7 @@ def find_methods(config: RunConfig) -> dict[str, str]:
         "micro_batch=auto": ("micro_batch=auto", config.micro_batch == "auto"),
         "SOAP": (f"optimizer={optimizer.name}", optimizer.target.endswith(".SOAP")),
         "Muon": (f"optimizer={optimizer.name}", optimizer.target.endswith(".muon")),
+        "compile=true": ("compile=true", config.compile),
         "strategy=fsdp": ("strategy=fsdp", config.strategy == "fsdp"),
         "reproducible=true": ("reproducible=true", config.reproducible),
     }
@@ -147,6 +148,13 @@ EXCLUSIONS = (
         "a compressed or local communication hook, the loss scale of 16-mixed, methods that "
         "compare micro-batches",
         "Use others, or reproducible=null.",
+    ),
+    Exclusion(
+        "compile=true",
+        "reproducible=true",
+        "compile=true cannot be combined with reproducible=true, as compiled code may sum in an "
+        "order of its own for each size",
+        "Remove one of them.",
     ),
     Exclusion(
         "strategy=fsdp",

@@ -27,6 +27,8 @@ _WITHOUT_MEMORY = frozenset((
 ))  # fmt: skip
 #: Incidental keys that do affect it.
 _LAYOUT = ("devices", "num_nodes", "threads")
+#: The same of keys that were added later.
+_LATER = ("compile", "checkpoint_activations")
 #: Groups whose numbers may be sizes; of floats elsewhere, only whether they are zero matters.
 _SIZED = frozenset({"data", "model"})
 
@@ -71,7 +73,7 @@ def cost_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
     changing = {
         key: _reduce_value(key, value)
         for key, value in resolved.items()
-        if key not in unrelated and value not in (None, False)
+        if key not in unrelated - {*_LATER} and value not in (None, False)
     }
     return {**changing, **{key: resolved[key] for key in _LAYOUT}}
 
