@@ -1,7 +1,8 @@
 """Dropout with masks keyed by example, the same on every layout.
 
 A draw is a function of (seed, layer, call, epoch, place of the example in the epoch's order), so a
-mask is the same in every micro-batch, on every rank and after every resume.
+mask is the same in every micro-batch, on every rank, after every resume, and where activation
+checkpointing repeats a forward pass.
 
 A user's module may also apply dropout to rows that do not divide evenly among the examples, such as
 the nodes of graphs, and in validation: there torch draws, from generators seeded for the batch.

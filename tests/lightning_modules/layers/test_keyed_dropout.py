@@ -205,10 +205,14 @@ def test_activations_that_are_not_example_by_example_are_refused(keyed):
         keyed(nn.Dropout(0.5))(torch.ones(5, 16, 2))
 
 
-def test_a_second_draw_in_the_backward_pass_is_refused(keyed):
-    """Checkpointing would apply another mask there."""
-    layer = keyed(nn.Dropout(0.5))
-    y = checkpoint(layer, torch.ones(16, 2, requires_grad=True), use_reentrant=False)
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_mask_is_the_same_when_checkpointing_draws_it_again(keyed, use_reentrant):
+    """The gradient is that of the recomputed pass; what comes after has a mask of its own."""
+    layer = keyed(nn.Dropout(0.4))
+    x = torch.ones(16, 50, requires_grad=True)
 
-    with pytest.raises(ValueError, match=r"^dropout must be drawn once for each micro-batch"):
-        y.sum().backward()
+    y = checkpoint(layer, x, use_reentrant=use_reentrant)
+    y.sum().backward()
+
+    torch.testing.assert_close(x.grad, (y != 0) / 0.6)
+    assert not torch.equal(layer(x), y)
