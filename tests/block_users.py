@@ -1,6 +1,5 @@
 """Modules with repeated blocks, some of which a user recomputes in the backward pass."""
 
-import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from users import Module
@@ -46,11 +45,11 @@ class SharingModule(BlockModule):
 class DroppedBlocks(nn.Module):
     """A network of blocks with dropout, for our classifier."""
 
-    def __init__(self, num_tokens, width=16):
+    def __init__(self, num_classes, width=16):
         super().__init__()
-        self.tokens = nn.Embedding(num_tokens, width)
+        self.tokens = nn.Embedding(num_classes, width)
         self.blocks = nn.ModuleList(Block(width, None) for _ in range(3))
-        self.head = nn.Linear(width, num_tokens)
+        self.head = nn.Linear(width, num_classes)
 
     def forward(self, tokens):
         hidden = self.tokens(tokens)
@@ -58,6 +57,3 @@ class DroppedBlocks(nn.Module):
             hidden = block(hidden)
         return self.head(hidden)
 
-
-def weights_after(checkpoint_file):
-    return torch.load(checkpoint_file, weights_only=False)["state_dict"]
