@@ -56,4 +56,3 @@ class DroppedBlocks(nn.Module):
         for block in self.blocks:
             hidden = block(hidden)
         return self.head(hidden)
-

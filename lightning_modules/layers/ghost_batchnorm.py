@@ -82,8 +82,9 @@ class GhostBatchNorm(RunLayer):
     def _normalise_spans(self, x: Tensor) -> Tensor:
         if not torch.compiler.is_compiling():
             return self._count_and_normalise(x)
-        if self.state.together is not None:
-            return torch.compiler.disable(self._count_and_normalise)(x)
+        if self.state.together is not None:  # ranks exchange: a graph break
+            apart: Any = torch.compiler.disable(self._count_and_normalise)
+            return apart(x)
         if not self.state.is_tracking:
             return self._normalise_each(x, None)
         terms = _begin_pass(self.handle, self.running_mean, x.detach())

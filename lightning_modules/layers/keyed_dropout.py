@@ -56,8 +56,8 @@ class _Draws:
         if self.task is not None and self.repeated != self.calls - self.before:
             msg = (
                 "a dropout layer that is called several times in a pass must have all of its calls "
-                f"in one part under activation checkpointing; got {self.calls - self.before} calls, "
-                f"{self.repeated} of them in a part. Give each call a layer of its own."
+                f"in one part under activation checkpointing; got {self.calls - self.before} "
+                f"calls, {self.repeated} of them in a part. Give each call a layer of its own."
             )
             raise ValueError(msg)
 
@@ -146,9 +146,7 @@ class KeyedDropout(RunLayer):
 
 
 @torch.library.custom_op("sweeper::draw_kept", mutates_args={"handle"})
-def _draw_in_order(
-    handle: Tensor, drawn: Sequence[int], p: float, device: torch.device
-) -> Tensor:
+def _draw_in_order(handle: Tensor, drawn: Sequence[int], p: float, device: torch.device) -> Tensor:
     return layer_of(handle).draw_kept(drawn, p, device)
 
 

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-
 _OF_RUN = {"state", "handle"}
 
 

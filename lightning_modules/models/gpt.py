@@ -48,7 +48,7 @@ class GPT(nn.Module):
         Shazeer 2020, arXiv:2002.05202 (SwiGLU); Dehghani et al. 2023, arXiv:2302.05442 (QK norm).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  its settings
         self,
         input_shape: tuple[int],
         num_classes: int,
@@ -59,8 +59,8 @@ class GPT(nn.Module):
         norm: Literal["layer", "rms"] = "layer",
         positions: Literal["learned", "rotary"] = "learned",
         feed_forward: Literal["gelu", "swiglu"] = "gelu",
-        bias: bool = True,  # noqa: FBT001, FBT002  keyword-only
-        qk_norm: bool = False,  # noqa: FBT001, FBT002
+        bias: bool = True,
+        qk_norm: bool = False,
     ) -> None:
         unit = 2 if positions == "rotary" else 1
         if width % (unit * heads):
