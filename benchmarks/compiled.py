@@ -19,7 +19,7 @@ from benchmarks.reproducible import _spread
 from sweeper.commands.show_plan import plan_grid
 
 MODELS = {
-    "gpt": ["model=gpt", "batch=8", "micro_batch=8"],
+    "gpt": ["model=gpt", "batch=8", "micro_batch=8", "data.num_val_examples=8"],
     "resnet8": [
         *("model=resnet8", "data=synthetic", "data.shape=[3,32,32]", "data.num_classes=10"),
         *("data.num_val_examples=32", "batch=32", "micro_batch=32", "bn_span=32"),

@@ -27,12 +27,13 @@ def find_blocks(module: nn.Module) -> list[nn.Module]:
 
 
 def compile_blocks(module: nn.Module) -> None:
-    """Compile each repeated block in place, or each child with parameters if blocks differ.
+    """Compile each repeated block of several layers in place, or each child with parameters.
 
-    Blocks of equal shapes share what is compiled. Names of parameters stay as they are.
+    Blocks of equal shapes share what is compiled; if they differ, or there are none, the children
+    are compiled. Names of parameters stay as they are.
     """
     allow_graphs(_MOST_GRAPHS)
-    blocks = find_blocks(module)
+    blocks = [block for block in find_blocks(module) if any(True for _ in block.children())]
     shapes = {tuple((n, p.shape) for n, p in block.named_parameters()) for block in blocks}
     children = [child for child in module.children() if any(True for _ in child.parameters())]
     for part in blocks if len(shapes) == 1 else children:
@@ -59,7 +60,7 @@ class Checkpointed(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Serialise the plain block."""
         del protocol
-        return object.__new__, (self.plain_class,), vars(self)
+        return object.__new__, (self.plain_class,), self.__getstate__()
 
 
 def checkpoint_blocks(model: nn.Module) -> None:

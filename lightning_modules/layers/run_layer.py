@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-_OF_RUN = {"state", "handle"}
-
 
 class RunLayer(nn.Module):
     """A layer whose class was changed to a subclass of it, so that a run decides how it works.
@@ -27,13 +25,12 @@ class RunLayer(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         copied = self._new_copy()
         memo[id(self)] = copied
-        plain = {name: value for name, value in vars(self).items() if name not in _OF_RUN}
-        copied.__dict__.update(copy.deepcopy(plain, memo))
+        copied.__dict__.update(copy.deepcopy(self._plain_state(), memo))
         return copied
 
     def __copy__(self) -> Self:
         copied = self._new_copy()
-        copied.__dict__.update({**vars(self), **vars(copied)})
+        copied.__dict__.update(self._plain_state())
         return copied
 
     def _new_copy(self) -> Self:
@@ -45,8 +42,12 @@ class RunLayer(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Serialise the plain layer."""
         del protocol
-        plain = {name: value for name, value in vars(self).items() if name not in _OF_RUN}
-        return object.__new__, (self.plain_class,), plain
+        return object.__new__, (self.plain_class,), self._plain_state()
+
+    def _plain_state(self) -> dict[str, Any]:
+        """What the plain layer has; torch leaves out what is compiled of it."""
+        state: Any = self.__getstate__()
+        return {name: value for name, value in state.items() if name not in {"state", "handle"}}
 
 
 def change_class(

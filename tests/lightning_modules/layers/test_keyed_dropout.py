@@ -1,6 +1,8 @@
 """Dropout masks: random as they should be, and a function of the example alone."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import timm
@@ -216,3 +218,16 @@ def test_a_mask_is_the_same_when_checkpointing_draws_it_again(keyed, use_reentra
 
     torch.testing.assert_close(x.grad, (y != 0) / 0.6)
     assert not torch.equal(layer(x), y)
+
+
+def test_copies_of_a_compiled_layer_are_layers_of_their_own(keyed):
+    """What is compiled calls the layer that it was made for."""
+    layer = keyed(nn.Dropout(0.5))
+    layer.compile()
+
+    copies = [copy.copy(layer), copy.deepcopy(layer)]
+
+    assert [type(each) for each in copies] == [type(layer)] * 2
+    assert all(each._compiled_call_impl is None for each in copies)
+    assert len({int(each.handle) for each in [layer, *copies]}) == 3
+    assert type(pickle.loads(pickle.dumps(layer))) is nn.Dropout
