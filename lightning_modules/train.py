@@ -41,6 +41,7 @@ from lightning_modules.data.randomness import seed_everything
 from lightning_modules.gradients.ddp_hooks import DDP_SETTINGS, build_exchange
 from lightning_modules.gradients.ordered_sum import OrderedSum, use_deterministic_algorithms
 from lightning_modules.layers.batch_position import StepPosition
+from lightning_modules.layers.blocks import checkpoint_blocks, compile_blocks
 from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.sync_group import sync_group
@@ -189,6 +190,8 @@ def _build_module(
             label_smoothing=config.label_smoothing,
             zero_init_last_norm=config.zero_init_last_norm,
         )
+        if config.checkpoint_activations:
+            checkpoint_blocks(module.model)
     together = sync_group(spec.split, bn_span=spec.bn_span, rank=plan.rank) if has_spans else None
 
     def prepare() -> None:
@@ -197,6 +200,8 @@ def _build_module(
         key_dropout(module, seed=config.seed, position=position, is_strict=not is_own)
         if config.precision == "64-true":
             module.double()  # Lightning does so after it has loaded a checkpoint: too late
+        if config.compile:
+            compile_blocks(module)
 
     prepare()
     if is_own:

@@ -390,7 +390,6 @@ habit("centred activations", __init__=with_layers(Centre))
 habit("counting layer", __init__=with_layers(Counter))
 
 
-
 def make_tied(self):
     Base.__init__(self)
     self.net = nn.Sequential(*(nn.Linear(6 if i == 0 else 8, 8) for i in range(4)), self.net[2])

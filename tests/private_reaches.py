@@ -41,6 +41,9 @@ NAMES = {
         "DDP sends rank 0's buffers to the others, but for ghost BatchNorm's",
         "torch:_C._current_graph_task_id":
         "activation checkpointing repeats forward passes in a backward pass",
+        "torch:_C._current_autograd_node": "which part of a model is repeated",
+        "torch.autograd.graph:Node._sequence_nr": "which part of a model is repeated",
+        "torch._dynamo.config:recompile_limit": "blocks that differ in settings are all compiled",
         "torch._subclasses.fake_tensor:FakeTensorMode":
         "memory is predicted with tensors that have shapes and no values",
         "torch:ops.aten._local_scalar_dense.default": "a value that is asked of a fake tensor",

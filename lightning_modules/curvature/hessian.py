@@ -54,6 +54,7 @@ def measure_sharpness(config: RunConfig, checkpoint: Path) -> dict[str, Any]:
     """
     changes: dict[str, Any] = {
         "devices": 1, "num_nodes": 1, "reproducible": False, "logger": {"_target_": None},
+        "compile": None,  # compiled code is differentiated once
         "precision": config.precision if config.precision == "64-true" else "32-true",
         "comm_hook": {"name": "all_reduce", "nccl_algo": None},
         "bn_span": "micro",  # no layout is wrong for running statistics

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lightning_modules.layers.batch_position import StepPosition
-from lightning_modules.layers.run_layer import RunLayer, change_class
+from lightning_modules.layers.run_layer import RunLayer, change_class, layer_of
 from lightning_modules.layers.sync_group import SyncGroup, normalise_together
 from lightning_modules.process.world import num_ranks
 from sweeper.upstream.torchs import is_in_backward, lazy_target
@@ -80,6 +80,19 @@ class GhostBatchNorm(RunLayer):
         return normalised
 
     def _normalise_spans(self, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            return self._count_and_normalise(x)
+        if self.state.together is not None:  # ranks exchange: a graph break
+            apart: Any = torch.compiler.disable(self._count_and_normalise)
+            return apart(x)
+        if not self.state.is_tracking:
+            return self._normalise_each(x, None)
+        terms = _begin_pass(self.handle, self.running_mean, x.detach())
+        normalised = self._normalise_each(x, terms)
+        _end_pass(self.handle, terms)
+        return normalised
+
+    def _count_and_normalise(self, x: Tensor) -> Tensor:
         state = self.state
         counts = state.is_tracking and not is_in_backward()
         if counts:
@@ -96,9 +109,18 @@ class GhostBatchNorm(RunLayer):
         terms = state.terms if state.is_tracking else None
         if terms is not None and not counts:
             terms = terms.clone()  # discarded; checkpointing needs the same call
-        if len(x) == state.span:
-            return self._normalise(x, terms)
-        return torch.cat([self._normalise(span, terms) for span in x.split(state.span)])
+        return self._normalise_each(x, terms)
+
+    def begin_pass(self, x: Tensor) -> Tensor:
+        """Count a pass of a compiled model; a copy of the terms, for `end_pass`."""
+        if not is_in_backward():
+            self._count(x)
+        return self._terms().clone()
+
+    def end_pass(self, terms: Tensor) -> None:
+        """Keep the terms that the pass has added to."""
+        if not is_in_backward():
+            self._terms().copy_(terms)
 
     def take_terms(self, end: int) -> Tensor:
         """Return the terms of the spans since the last call, decayed to a later span; forget them.
@@ -202,6 +224,11 @@ class GhostBatchNorm(RunLayer):
         )
         raise ValueError(msg)
 
+    def _normalise_each(self, x: Tensor, terms: Tensor | None) -> Tensor:
+        if len(x) == self.state.span:
+            return self._normalise(x, terms)
+        return torch.cat([self._normalise(span, terms) for span in x.split(self.state.span)])
+
     def _normalise(self, x: Tensor, terms: Tensor | None) -> Tensor:
         # not functional.batch_norm, which checks each span's shape again
         mean, var = (None, None) if terms is None else terms
@@ -217,6 +244,23 @@ class GhostBatchNorm(RunLayer):
         if skipped := span_index - self.state.counted:
             self._terms().mul_((1 - self.momentum) ** skipped)
             self.state.counted = span_index
+
+
+@torch.library.custom_op("sweeper::begin_pass", mutates_args={"handle"})
+def _begin_pass(handle: Tensor, mean: Tensor, x: Tensor) -> Tensor:
+    del mean
+    return layer_of(handle).begin_pass(x)
+
+
+@_begin_pass.register_fake
+def _(handle: Tensor, mean: Tensor, x: Tensor) -> Tensor:
+    del handle, x
+    return mean.new_empty(2, len(mean))
+
+
+@torch.library.custom_op("sweeper::end_pass", mutates_args={"handle"})
+def _end_pass(handle: Tensor, terms: Tensor) -> None:
+    layer_of(handle).end_pass(terms)
 
 
 def fix_batchnorm_span(

@@ -1,12 +1,15 @@
 """Dropout with masks keyed by example, the same on every layout.
 
 A draw is a function of (seed, layer, call, epoch, place of the example in the epoch's order), so a
-mask is the same in every micro-batch, on every rank and after every resume.
+mask is the same in every micro-batch, on every rank, after every resume, and where activation
+checkpointing repeats a forward pass.
 
 A user's module may also apply dropout to rows that do not divide evenly among the examples, such as
 the nodes of graphs, and in validation: there torch draws, from generators seeded for the batch.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -16,8 +19,8 @@ from torchvision.ops import StochasticDepth
 
 from lightning_modules.data.randomness import counter_bits, draw_stream
 from lightning_modules.layers.batch_position import StepPosition
-from lightning_modules.layers.run_layer import RunLayer, change_class
-from sweeper.upstream.torchs import is_in_backward
+from lightning_modules.layers.run_layer import RunLayer, change_class, layer_of
+from sweeper.upstream.torchs import backward_task
 
 
 class Unit(Enum):
@@ -42,11 +45,26 @@ class _Draws:
     is_strict: bool  # refuse activations whose rows are not those of the examples
     seen: int = -1  # the last micro-batch
     calls: int = 0  # how often the layer was called in it
+    #: Activation checkpointing repeats calls, of those after the first `before`: the part of the
+    #: backward pass that does, and how many it has repeated.
+    task: tuple[int, int] | None = None
+    before: int = 0
+    repeated: int = 0
+
+    def check_repeated(self) -> None:
+        """Refuse calls of which a checkpointed part repeated only some: which, is not known."""
+        if self.task is not None and self.repeated != self.calls - self.before:
+            msg = (
+                "a dropout layer that is called several times in a pass must have all of its calls "
+                f"in one part under activation checkpointing; got {self.calls - self.before} "
+                f"calls, {self.repeated} of them in a part. Give each call a layer of its own."
+            )
+            raise ValueError(msg)
 
     def copy_state(self, layer: nn.Module) -> "_Draws":
         """For a copy of the layer."""
         del layer
-        return replace(self, stream=(*self.stream, 0), seen=-1, calls=0)
+        return replace(self, stream=(*self.stream, 0), seen=-1, calls=0, task=None)
 
 
 class KeyedDropout(RunLayer):
@@ -71,50 +89,71 @@ class KeyedDropout(RunLayer):
             return x
         unit, floor = self.state.unit, self.state.floor
         drawn = x.shape[: unit.value]
-        kept = self._draw_kept(x, drawn, p).reshape(*drawn, *[1] * (x.ndim - len(drawn)))
+        is_compiled = torch.compiler.is_compiling()
+        kept = (
+            _draw_in_order(self.handle, drawn, p, x.device)
+            if is_compiled
+            else self.draw_kept(drawn, p, x.device)
+        ).reshape(*drawn, *[1] * (x.ndim - len(drawn)))
         scale = 1.0  # of kept values; a module may change `p` as it trains
         if p < 1 and getattr(self, "scale_by_keep", True):
             scale = ((1 - p) * (1 + p * floor**2)) ** (-0.5 if floor else -1.0)
         scaled = torch.where(kept, x, floor) * scale
         return scaled - scale * floor * p if floor else scaled
 
-    def _draw_kept(self, x: Tensor, drawn: torch.Size, p: float) -> Tensor:
+    def draw_kept(self, drawn: Sequence[int], p: float, device: torch.device) -> Tensor:
+        """Whether each unit is kept, in the shape of the units."""
         state, position = self.state, self.state.position
         if state.unit is Unit.STEP:
             owners, per_owner, first = 1, 1, position.step
-        elif not state.is_strict and (not position.examples or len(x) % position.examples):
-            return torch.rand(drawn, device=x.device) >= p
+        elif not state.is_strict and (not position.examples or drawn[0] % position.examples):
+            return torch.rand(tuple(drawn), device=device) >= p
         else:
-            if len(x) % position.examples:
+            if drawn[0] % position.examples:
                 msg = (
                     "dropout must act on activations with the examples in their first dimension; "
-                    f"got shape {tuple(x.shape)} for a micro-batch of {position.examples} "
+                    f"got shape {tuple(drawn)} for a micro-batch of {position.examples} "
                     "examples. Put the examples first (batch_first=True), with padded positions "
                     "left in, or set the dropout to 0."
                 )
                 raise ValueError(msg)
             owners, first = position.examples, position.first_example
-            per_owner = drawn.numel() // owners
+            per_owner = math.prod(drawn) // owners
         stream = draw_stream(*state.stream, self._count_call(), position.epoch)
         words = (per_owner + 1) // 2  # of 64 bits, for two draws each
-        bits = counter_bits(stream, first * words, owners * words, x.device)
+        bits = counter_bits(stream, first * words, owners * words, device)
         draws = bits.view(torch.int32).view(owners, 2 * words)[:, :per_owner]
-        return draws >= min(round(p * 2**32) - 2**31, 2**31 - 1)  # draws are signed
+        kept = draws >= min(round(p * 2**32) - 2**31, 2**31 - 1)  # draws are signed
+        return kept.reshape(tuple(drawn))
 
     def _count_call(self) -> int:
-        """How often the layer has been called in the passes over this micro-batch."""
-        if is_in_backward():
-            msg = (
-                "dropout must be drawn once for each micro-batch; it was called again in a "
-                "backward pass, as activation checkpointing does. Disable checkpointing, or set "
-                "the dropout to 0."
-            )
-            raise ValueError(msg)
+        """Which of the layer's calls over this micro-batch this is; a repeated one is the same."""
         state = self.state
+        if (task := backward_task()) is not None:
+            if task != state.task:  # another part of the model is repeated
+                state.check_repeated()
+                state.task, state.repeated = task, 0
+            state.repeated = state.repeated % (state.calls - state.before) + 1
+            return state.before + state.repeated
         if state.seen != state.position.moves:
-            state.seen, state.calls = state.position.moves, 0
+            state.check_repeated()
+            state.seen, state.calls, state.task, state.before = state.position.moves, 0, None, 0
+        elif state.task is not None:  # a second pass over the micro-batch, as SAM's
+            state.check_repeated()
+            state.task, state.before = None, state.calls
         state.calls += 1
         return state.calls
+
+
+@torch.library.custom_op("sweeper::draw_kept", mutates_args={"handle"})
+def _draw_in_order(handle: Tensor, drawn: Sequence[int], p: float, device: torch.device) -> Tensor:
+    return layer_of(handle).draw_kept(drawn, p, device)
+
+
+@_draw_in_order.register_fake
+def _(handle: Tensor, drawn: Sequence[int], p: float, device: torch.device) -> Tensor:
+    del handle, p
+    return torch.empty(tuple(drawn), dtype=torch.bool, device=device)
 
 
 def key_dropout(

@@ -1,4 +1,7 @@
-"""A small GPT: the next token of a text, from the tokens before it."""
+"""A GPT: the next token of a text, from the tokens before it."""
+
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -6,33 +9,73 @@ from torch.nn import functional
 
 from sweeper.spec.values import Count
 
+_ROTARY_BASE = 10_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """What GPTs differ in besides their sizes, as the settings of `GPT` say."""
+
+    norm: Literal["layer", "rms"]
+    positions: Literal["learned", "rotary"]
+    feed_forward: Literal["gelu", "swiglu"]
+    bias: bool
+    qk_norm: bool
+
+    def build_norm(self, width: int) -> nn.Module:
+        """A norm over the last dimension."""
+        if self.norm == "rms":
+            return nn.RMSNorm(width, eps=1e-6)
+        return nn.LayerNorm(width, bias=self.bias)
+
 
 class GPT(nn.Module):
-    """A decoder-only transformer with pre-normalisation and learned positions.
+    """A decoder-only transformer with pre-normalisation; by default GPT-2 with learned positions.
 
     `input_shape` is the length of a sequence, `num_classes` the number of tokens; the number of
-    heads divides the width of embeddings. The parametrisation is the standard one (not muP).
+    heads divides the width of embeddings, into an even number for rotary positions. The
+    parametrisation is the standard one (not muP). `bias` is that of LayerNorm and the dense layers;
+    `qk_norm` normalises queries and keys of each head by RMSNorm; SwiGLU has 8/3 of the width.
 
     Raises:
-        ValueError: if the number of heads does not divide the width.
+        ValueError: if the number of heads does not divide the width so.
 
     Source:
         Radford et al. 2019, "Language models are unsupervised multitask learners" (GPT-2).
         Differs from it: no dropout, and attention without biases; that of keys has no gradient, so
-        Adam would make steps of its rounding error.
+        Adam would make steps of its rounding error. Zhang & Sennrich 2019, arXiv:1910.07467
+        (RMSNorm); Su et al. 2021, arXiv:2104.09864 (rotary positions, here of halves of a head);
+        Shazeer 2020, arXiv:2002.05202 (SwiGLU); Dehghani et al. 2023, arXiv:2302.05442 (QK norm).
     """
 
-    def __init__(
-        self, input_shape: tuple[int], num_classes: int, *, width: Count, depth: Count, heads: Count
+    def __init__(  # noqa: PLR0913  its settings
+        self,
+        input_shape: tuple[int],
+        num_classes: int,
+        *,
+        width: Count,
+        depth: Count,
+        heads: Count,
+        norm: Literal["layer", "rms"] = "layer",
+        positions: Literal["learned", "rotary"] = "learned",
+        feed_forward: Literal["gelu", "swiglu"] = "gelu",
+        bias: bool = True,
+        qk_norm: bool = False,
     ) -> None:
-        if width % heads:
-            msg = f"model.heads must divide model.width; got {heads=}, {width=}. Change one."
+        unit = 2 if positions == "rotary" else 1
+        if width % (unit * heads):
+            twice = "2 x " * (unit > 1)
+            msg = f"{twice}model.heads must divide model.width; got {heads=}, {width=}. Change one."
             raise ValueError(msg)
         super().__init__()
+        form = _Form(
+            norm=norm, positions=positions, feed_forward=feed_forward, bias=bias, qk_norm=qk_norm
+        )
         self.tokens = nn.Embedding(num_classes, width)
-        self.positions = nn.Parameter(torch.empty(input_shape[0], width))
-        self.layers = nn.Sequential(*(_Layer(width, heads) for _ in range(depth)))
-        self.norm = nn.LayerNorm(width)
+        if positions == "learned":
+            self.positions = nn.Parameter(torch.empty(input_shape[0], width))
+        self.layers = nn.Sequential(*(_Layer(width, heads, form) for _ in range(depth)))
+        self.norm = form.build_norm(width)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 is_added = name.endswith("out.weight")  # to the residual stream
@@ -42,17 +85,22 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits, shape (n, length, num_classes), of tokens, shape (n, length)."""
-        hidden = self.tokens(tokens) + self.positions[: tokens.shape[1]]
+        hidden = self.tokens(tokens)
+        if hasattr(self, "positions"):
+            hidden = hidden + self.positions[: tokens.shape[1]]
         return functional.linear(self.norm(self.layers(hidden)), self.tokens.weight)
 
 
 class _Layer(nn.Module):
-    """Attention to what came before, then two dense layers, each added to its input."""
+    """Attention to what came before, then dense layers, each added to its input."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, form: _Form) -> None:
         super().__init__()
-        self.attention, self.feed_forward = _Attention(width, heads), _FeedForward(width)
-        self.attention_norm, self.feed_forward_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = _Attention(width, heads, form)
+        self.feed_forward = (_SwiGLU if form.feed_forward == "swiglu" else _FeedForward)(
+            width, bias=form.bias
+        )
+        self.attention_norm, self.feed_forward_norm = form.build_norm(width), form.build_norm(width)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Shape (n, length, width), in and out."""
@@ -61,25 +109,63 @@ class _Layer(nn.Module):
 
 
 class _Attention(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, form: _Form) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.is_rotary = heads, form.positions == "rotary"
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
+        if form.qk_norm:
+            self.query_norm, self.key_norm = (
+                nn.RMSNorm(width // heads, eps=1e-6) for _ in range(2)
+            )
 
     def forward(self, hidden: Tensor) -> Tensor:
         num, length, width = hidden.shape
         qkv = self.qkv(hidden).view(num, length, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        if hasattr(self, "query_norm"):
+            query, key = self.query_norm(query), self.key_norm(key)
+        if self.is_rotary:
+            query, key = _rotate(query), _rotate(key)
+        mixed = functional.scaled_dot_product_attention(
+            query.type_as(value), key.type_as(value), value, is_causal=True
+        )
         return self.out(mixed.transpose(1, 2).reshape(num, length, width))
 
 
+def _rotate(heads: Tensor) -> Tensor:
+    """Pairs of coordinates turned by angles that grow with the position, shape (..., length, d).
+
+    Coordinate ``i`` of the first half and of the second are a pair; that of position ``t`` is
+    turned by ``t / 10000^(2 i / d)``.
+    """
+    length, size = heads.shape[-2:]
+    kind = torch.promote_types(heads.dtype, torch.float32)
+    pairs = torch.arange(size // 2, device=heads.device, dtype=kind)
+    positions = torch.arange(length, device=heads.device, dtype=kind)
+    angles = positions[:, None] * _ROTARY_BASE ** (-2 * pairs / size)
+    first, second = heads.chunk(2, dim=-1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
 class _FeedForward(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, bias: bool) -> None:
         super().__init__()
-        self.inner = nn.Linear(width, 4 * width)
-        self.out = nn.Linear(4 * width, width)
+        self.inner = nn.Linear(width, 4 * width, bias=bias)
+        self.out = nn.Linear(4 * width, width, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         return self.out(functional.gelu(self.inner(hidden)))
+
+
+class _SwiGLU(nn.Module):
+    def __init__(self, width: int, *, bias: bool) -> None:
+        super().__init__()
+        inner = 8 * width // 3
+        self.inner = nn.Linear(width, 2 * inner, bias=bias)
+        self.out = nn.Linear(inner, width, bias=bias)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        gate, value = self.inner(hidden).chunk(2, dim=-1)
+        return self.out(functional.silu(gate) * value)

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
+from lightning_modules.layers.blocks import find_blocks
 from lightning_modules.optimizers.run_strategy import RunStrategy
 from lightning_modules.process.shards import check_unsharded, list_sharded, shard_like, to_save
 
@@ -168,31 +169,3 @@ def _shard_state(optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
 
 def _count_places(module: nn.Module) -> Counter[nn.Parameter]:
     return Counter(p for _, p in module.named_parameters(remove_duplicate=False))
-
-
-def find_blocks(module: nn.Module, names: Collection[str] = ()) -> list[nn.Module]:
-    """The layers of named classes, inner ones first; ValueError if a class has none.
-
-    Without names, the longest ModuleList or Sequential of layers of one class; empty if there is
-    none.
-    """
-    classes = Counter(type(part).__name__ for part in module.modules())
-    if missing := [name for name in names if not classes[name]]:
-        repeated = ", ".join(name for name, number in classes.most_common(8) if number > 1)
-        msg = (
-            f"fsdp_blocks must be classes of the module's layers; got {', '.join(missing)}. "
-            f"Those that it has several of are {repeated or 'none'}."
-        )
-        raise ValueError(msg)
-    if names:
-        return [part for part in module.modules() if type(part).__name__ in names][::-1]
-    found: list[nn.Module] = []
-    for parent in module.modules():
-        children = (
-            list(parent.children()) if isinstance(parent, nn.ModuleList | nn.Sequential) else []
-        )
-        is_repeated = len({type(child) for child in children}) == 1
-        has_weights = all(any(True for _ in child.parameters()) for child in children)
-        if is_repeated and has_weights and len(children) > max(1, len(found)):
-            found = children
-    return found

@@ -124,7 +124,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         own = {**config["data"]}
         own.setdefault("num_train_examples", found["num_train_examples"])
         trial = Trial(
-            config=run_config({**config, "data": own, "bn_span": None}),
+            config=run_config({**config, "data": own, "bn_span": None, "compile": None}),
             is_own=has_own_optimizer and config["optimizer"]["_target_"] == OWN_OPTIMIZER,
             is_split=found["is_automatic"] and not found.get("is_iterable"),
         )

@@ -41,6 +41,7 @@ _OPTIONAL = {  # not in conf/
     "lightning_modules.data.small_images.SmallImages": ["drawn_from"],
     "lightning_modules.data.large_images.LargeImages": ["augment", "val_fraction"],
     "lightning_modules.data.text.TextTokens": ["version"],
+    "lightning_modules.models.gpt.GPT": ["norm", "positions", "feed_forward", "bias", "qk_norm"],
 }
 
 
@@ -52,6 +53,7 @@ class _OurSettings(Settings, extra="allow"):
 
     augment: Literal["crop", "none"] | None = None
     val_fraction: Fraction | None = None
+    bias: Switch = True
     blocks: Count = 1
     channels: _Counts = (1,)
     decay: Number = 1
@@ -59,6 +61,7 @@ class _OurSettings(Settings, extra="allow"):
     distinct: Count = 1
     download: Switch = False
     drawn_from: Count | None = None
+    feed_forward: Literal["gelu", "swiglu"] = "gelu"
     flip: Switch = False
     head_std: NotNegative | None = None
     heads: Count = 1
@@ -66,11 +69,14 @@ class _OurSettings(Settings, extra="allow"):
     length: Count = 1
     mean: _Numbers = (0,)
     noise_scale: Positive = 1
+    norm: Literal["layer", "rms"] = "layer"
     num_classes: Count = 1
     num_train_examples: Index = 1
     num_val_examples: Index = 1
     num_workers: Index | Literal["auto"] = 0
     padding: Index = 0
+    positions: Literal["learned", "rotary"] = "learned"
+    qk_norm: Switch = False
     resize: Count = 1
     root: Text | None = ""
     settings: Annotated[dict[str, Any], Rule("a group")] = Field(default_factory=dict)

@@ -375,6 +375,8 @@ class Incidental(Settings):
         BeforeValidator(lambda given: None if given == "whole" else given),
         Rule("whole or sharded"),
     ] = None
+    compile: Switch | None = None
+    checkpoint_activations: Switch | None = None
     accelerator: Literal["auto", "cpu", "gpu"]
     threads: Threads
     micro_batch: InStep | Literal["auto"]
@@ -423,8 +425,9 @@ class Incidental(Settings):
 
 #: Of these the keys that a grid may have several values of: they say on what layout a run trains.
 LAYOUT_KEYS = {
-    "devices", "num_nodes", "strategy", "fsdp_blocks", "fsdp_gradients", "accelerator", "threads",
-    "micro_batch", "micro_batch_limit", "memory_limit_gib", "reproducible",
+    "devices", "num_nodes", "strategy", "fsdp_blocks", "fsdp_gradients", "compile",
+    "checkpoint_activations", "accelerator", "threads", "micro_batch", "micro_batch_limit",
+    "memory_limit_gib", "reproducible",
 }  # fmt: skip
 
 

@@ -71,6 +71,7 @@ def find_methods(config: RunConfig) -> dict[str, str]:
         "a communication hook": (f"comm_hook={hook}", hook != "all_reduce"),
         "micro_batch=auto": ("micro_batch=auto", config.micro_batch == "auto"),
         "SOAP": (f"optimizer={optimizer.name}", optimizer.target.endswith(".SOAP")),
+        "compile=true": ("compile=true", config.compile),
         "strategy=fsdp": ("strategy=fsdp", config.strategy == "fsdp"),
         "strategy=ddp": ("strategy=ddp", config.strategy is None),
         "settings of fsdp": (
@@ -152,6 +153,13 @@ EXCLUSIONS = (
         "a compressed or local communication hook, the loss scale of 16-mixed, methods that "
         "compare micro-batches",
         "Use others, or reproducible=null.",
+    ),
+    Exclusion(
+        "compile=true",
+        "reproducible=true",
+        "compile=true cannot be combined with reproducible=true, as compiled code may sum in an "
+        "order of its own for each size",
+        "Remove one of them.",
     ),
     Exclusion(
         "strategy=fsdp",

@@ -188,6 +188,12 @@ def _module_faults(config: RunConfig) -> Iterator[str]:
             f"module._target_={config.module.target}. Remove {names}, or use a setting of your "
             "module: +module.KEY=VALUE."
         )
+    if config.has_own_module and config.checkpoint_activations:
+        yield (
+            "checkpoint_activations must be null with a module of your own, which knows what to "
+            f"recompute; got module._target_={config.module.target}. Remove it, and use "
+            "torch.utils.checkpoint in the module: dropout layers draw the same masks again."
+        )
     if not config.has_own_module and config.loss_items is not None:
         yield (
             "loss_items must be null with module=classifier, whose loss is a mean over examples; "

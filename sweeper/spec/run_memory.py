@@ -27,7 +27,8 @@ _WITHOUT_MEMORY = frozenset((
 ))  # fmt: skip
 #: Incidental keys that do affect it.
 _LAYOUT = ("devices", "num_nodes", "threads")
-_OF_SHARDS = ("strategy", "fsdp_blocks", "fsdp_gradients")
+#: The same of keys that were added later.
+_LATER = ("strategy", "fsdp_blocks", "fsdp_gradients", "compile", "checkpoint_activations")
 #: Groups whose numbers may be sizes; of floats elsewhere, only whether they are zero matters.
 _SIZED = frozenset({"data", "model"})
 
@@ -72,10 +73,9 @@ def cost_settings(resolved: Mapping[str, Any]) -> dict[str, Any]:
     changing = {
         key: _reduce_value(key, value)
         for key, value in resolved.items()
-        if key not in unrelated and value not in (None, False)
+        if key not in unrelated - {*_LATER} and value not in (None, False)
     }
-    shards = {key: resolved[key] for key in _OF_SHARDS if resolved.get(key)}
-    return {**changing, **{key: resolved[key] for key in _LAYOUT}, **shards}
+    return {**changing, **{key: resolved[key] for key in _LAYOUT}}
 
 
 def _reduce_value(key: str, value: Any) -> Any:

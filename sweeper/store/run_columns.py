@@ -42,6 +42,8 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "micro_batch": split.micro_batch,
         "world_size": split.world_size,
         "strategy": config.strategy or "ddp",
+        "compiled": bool(config.compile),
+        "checkpoint_activations": bool(config.checkpoint_activations),
         "accumulation_steps": split.accumulation_steps,
         "steps_per_epoch": spec.steps_per_epoch,
         "warmup_epochs": float(spec.schedule.warmup_epochs),

@@ -13,7 +13,7 @@ from sweeper.spec.noise import NOISE_COLUMNS
 #: an added column is listed in LATER instead.
 SCHEMA_VERSION = "1"
 
-_TEXT, _COUNT, _REAL = pa.string(), pa.int64(), pa.float64()
+_TEXT, _COUNT, _REAL, _SWITCH = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
 #: Settings that a rule may scale with the batch.
 SETTINGS: dict[str, tuple[pa.DataType, str]] = {
@@ -35,6 +35,8 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "micro_batch": (_COUNT, "examples per rank per forward/backward"),
     "world_size": (_COUNT, "data-parallel ranks"),
     "strategy": (_TEXT, "ddp; fsdp: weights, gradients and optimizer state in shards"),
+    "compiled": (_SWITCH, "whether the model was compiled"),
+    "checkpoint_activations": (_SWITCH, "whether blocks recomputed their activations"),
     "accumulation_steps": (_COUNT, "micro-batches per rank per optimizer step"),
     "steps_per_epoch": (_COUNT, "whole global batches in an epoch"),
     "realised_batch_min": (_COUNT, "smallest number of examples in an optimizer step, measured"),
@@ -163,7 +165,9 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
 
 #: Columns added later, which files of earlier versions lack; one that lacks others is refused.
 LATER = frozenset(
-    {"tokens_per_example", "branch", "strategy"}.union(SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS)
+    {"tokens_per_example", "branch", "strategy", "compiled", "checkpoint_activations"}.union(
+        SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS
+    )
 )
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.

@@ -34,6 +34,28 @@ def is_in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
 
 
+def backward_task() -> tuple[int, int] | None:
+    """Numbers of the backward pass that is running and of its step; None if there is none.
+
+    A part of a model that is checkpointed is repeated within one step.
+    `torch._C._current_autograd_node`, which torch.autograd.graph uses, and its `_sequence_nr`.
+    """
+    if not is_in_backward():
+        return None
+    step: Any = torch._C._current_autograd_node()
+    return torch._C._current_graph_task_id(), step._sequence_nr()
+
+
+def allow_graphs(most: int) -> None:
+    """Compile a function up to so often, for other shapes and settings: `torch._dynamo.config`.
+
+    Imported here, to spare other runs the time of it.
+    """
+    import torch._dynamo.config as limits
+
+    limits.recompile_limit = max(limits.recompile_limit, most)
+
+
 def converts_numbers(loss: Tensor) -> bool:
     """Whether a gradient passes through numbers of another kind, as where a model has `.float()`.
 

@@ -18,6 +18,7 @@ from sweeper.spec.run_spec import run_spec
 # The presets whose optimizers or data are named elsewhere in conf/ are all here.
 PRESETS = sorted(path.stem for path in (CONFIG_FOLDER / "experiment").glob("*.yaml"))
 _WITHOUT_MILESTONES = ("limit", "critical", "marek", "muon", "wang", "jiang", "delay", "warmup")
+_WITHOUT_MILESTONES += ("gpt",)
 STUDIES = sorted({name for name in PRESETS if f"{name}_small" in PRESETS})
 
 

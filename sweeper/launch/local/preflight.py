@@ -1,6 +1,9 @@
 """Checks, before any run starts, that this machine has the device and the data it needs."""
 
 import json
+import os
+import shutil
+import sysconfig
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -27,6 +30,8 @@ def check_ready(configs: Iterable[RunConfig], machine: Machine) -> None:
         try:
             check_precision(config, has_gpu=has_gpu)
             _check_device(config.accelerator, config.devices, machine, has_gpu=has_gpu)
+            if config.compile:
+                _check_compiler(on_gpu=bool(machine.gpus) and config.accelerator != "cpu")
         except ValueError as error:
             missing[str(error)] = None
         try:
@@ -67,6 +72,21 @@ def _check_device(accelerator: str, devices: int, machine: Machine, *, has_gpu: 
             f"{devices=}. Use fewer, or accelerator=cpu."
         )
         raise ValueError(msg)
+
+
+def _check_compiler(*, on_gpu: bool) -> None:
+    """Refuse a machine on which torch.compile would fail: inductor's C++, or Triton's C."""
+    own = os.environ.get("CC" if on_gpu else "CXX")
+    names = [own] if own else ["gcc", "clang"] if on_gpu else ["g++"]
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    if (has_compiler := any(map(shutil.which, names))) and headers.exists():
+        return
+    msg = (
+        f"compile=true needs a {'C' if on_gpu else 'C++'} compiler and Python's headers; got no "
+        f"{headers if has_compiler else ' or '.join(names)} on this machine. Install them (Debian: "
+        "g++ and python3-dev), or remove compile."
+    )
+    raise ValueError(msg)
 
 
 def count_data(group: Mapping[str, Any]) -> dict[str, Any]:

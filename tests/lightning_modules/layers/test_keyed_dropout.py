@@ -1,6 +1,8 @@
 """Dropout masks: random as they should be, and a function of the example alone."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import timm
@@ -205,10 +207,27 @@ def test_activations_that_are_not_example_by_example_are_refused(keyed):
         keyed(nn.Dropout(0.5))(torch.ones(5, 16, 2))
 
 
-def test_a_second_draw_in_the_backward_pass_is_refused(keyed):
-    """Checkpointing would apply another mask there."""
-    layer = keyed(nn.Dropout(0.5))
-    y = checkpoint(layer, torch.ones(16, 2, requires_grad=True), use_reentrant=False)
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_mask_is_the_same_when_checkpointing_draws_it_again(keyed, use_reentrant):
+    """The gradient is that of the recomputed pass; what comes after has a mask of its own."""
+    layer = keyed(nn.Dropout(0.4))
+    x = torch.ones(16, 50, requires_grad=True)
 
-    with pytest.raises(ValueError, match=r"^dropout must be drawn once for each micro-batch"):
-        y.sum().backward()
+    y = checkpoint(layer, x, use_reentrant=use_reentrant)
+    y.sum().backward()
+
+    torch.testing.assert_close(x.grad, (y != 0) / 0.6)
+    assert not torch.equal(layer(x), y)
+
+
+def test_copies_of_a_compiled_layer_are_layers_of_their_own(keyed):
+    """What is compiled calls the layer that it was made for."""
+    layer = keyed(nn.Dropout(0.5))
+    layer.compile()
+
+    copies = [copy.copy(layer), copy.deepcopy(layer)]
+
+    assert [type(each) for each in copies] == [type(layer)] * 2
+    assert all(each._compiled_call_impl is None for each in copies)
+    assert len({int(each.handle) for each in [layer, *copies]}) == 3
+    assert type(pickle.loads(pickle.dumps(layer))) is nn.Dropout

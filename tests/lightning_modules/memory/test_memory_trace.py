@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightning_modules.memory.short_run import short_spec
-from lightning_modules.memory.trace import TensorMemory, memory_trace
+from lightning_modules.memory.short_run import short_spec, train_short_run
+from lightning_modules.memory.trace import TensorMemory, _LastStepDone, _TracedFit, memory_trace
 from sweeper.commands.show_plan import plan_grid
 from sweeper.spec.config import run_config
 from sweeper.spec.run_memory import CLASSES, cost_settings
@@ -77,6 +77,31 @@ def test_a_data_set_of_a_few_micro_batches_takes_the_memory_of_a_large_one(trace
     assert few.classes[128] == pytest.approx(many.classes[128], rel=1e-3)  # but for a few scalars
 
 
+@pytest.mark.parametrize("is_recomputed", [False, True])
+def test_a_gpt_is_predicted_within_a_tenth_and_takes_less_if_recomputed(
+    grid, tmp_path, process_group, is_recomputed
+):
+    """Of seven blocks' activations only the inputs are kept: less than a fourth."""
+    del process_group
+    (tmp_path / "letters").write_text("abcdefghij" * 1000)
+    (config,) = grid(
+        "model=gpt", "model.width=32", "model.depth=7", "data=text", "data.name=a", "batch=16",
+        "data.length=64", "data.num_val_examples=20", "data.num_train_examples=64",
+        f"data.root={tmp_path / 'letters'}",
+    )  # fmt: skip
+    run = run_config({**config, "checkpoint_activations": is_recomputed})
+    measured = _TracedFit(is_fake=False, steps=2)
+    with pytest.raises(_LastStepDone):
+        train_short_run(run, 8, measured)
+
+    predicted = memory_trace(run).classes[8]
+
+    assert sum(predicted.values()) == pytest.approx(sum(measured.memory.peak.values()), rel=0.1)
+    kept_by_a_block = 8 * 64 * 32 * 4 * 16  # bytes: about 16 tensors as large as its input
+    assert (predicted["activations"] > 5 * kept_by_a_block) is not is_recomputed
+    assert (predicted["activations"] < 1.5 * kept_by_a_block) is is_recomputed
+
+
 @pytest.mark.slow
 def test_fake_tensors_take_what_real_ones_do(traced):
     """With `reproducible`, DDP wants real ones: a few steps are computed."""
@@ -119,7 +144,14 @@ def test_a_model_that_fails_says_why(traced):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"ema_decay": 0.99}, {"label_smoothing": 0.1}, {"warmup": 0.1}, {"loss_ceiling": 4.0}],
+    [
+        {},
+        {"checkpoint_activations": True},
+        {"ema_decay": 0.99},
+        {"label_smoothing": 0.1},
+        {"warmup": 0.1},
+        {"loss_ceiling": 4.0},
+    ],
 )
 def test_what_is_traced_is_of_the_run_s_kind_and_takes_two_steps(config, changes):
     """At the second micro-batch gradients are there, at the second step momentum is."""

@@ -8,7 +8,7 @@ import torch
 import yaml
 from torch import nn
 
-from lightning_modules.models.gpt import GPT
+from lightning_modules.models.gpt import GPT, _rotate
 from lightning_modules.models.small_cnn import SmallCNN
 from lightning_modules.modules.classifier import score
 from sweeper import CONFIG_FOLDER
@@ -152,6 +152,67 @@ def test_gradients_of_the_small_network_have_the_layout_of_its_images():
 def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(ValueError, match=r"must divide model\.width; got heads=3, width=128\."):
         model("gpt", (8,), heads=3)
+
+
+FORM = {
+    "norm": "rms",
+    "positions": "rotary",
+    "feed_forward": "swiglu",
+    "bias": False,
+    "qk_norm": True,
+}
+
+
+def test_gpt_124m_has_the_parameters_that_its_sizes_say():
+    """Embeddings; by layer four matrices of attention, three of 768 x 2,048, four norms; a norm."""
+    preset = yaml.safe_load((CONFIG_FOLDER / "experiment/gpt_124m.yaml").read_text())
+    settings = preset["model"]
+    length, vocabulary = preset["data"]["length"], preset["data"]["vocabulary"]
+
+    assert {name: settings.pop(name) for name in FORM} == FORM
+    assert settings == {"width": 768, "depth": 12, "heads": 12}
+    layer = 4 * 768 * 768 + 3 * 768 * 2048 + 2 * 768 + 2 * 64
+    gpt = model("gpt", (length,), vocabulary, **settings, **FORM)
+    assert num_parameters(gpt) == 50304 * 768 + 12 * layer + 768 == 123_588_864
+
+
+def test_rotary_attention_sees_only_how_far_apart_positions_are():
+    """The same vectors score alike wherever they are; a quarter turn per position is known."""
+    vectors = torch.randn(2, 1, 1, 6, 8, dtype=torch.float64)
+    same = vectors[..., :1, :].expand(2, 1, 1, 6, 8)
+    query, key = (_rotate(vector) for vector in same)
+
+    scores = query @ key.transpose(-1, -2)
+
+    for apart in range(-5, 6):
+        on_diagonal = scores[0, 0].diagonal(apart)
+        torch.testing.assert_close(on_diagonal, on_diagonal[:1].expand_as(on_diagonal))
+    pair = _rotate(torch.tensor([[1.0, 0.0]] * 3, dtype=torch.float64))
+    expected = [[math.cos(t), math.sin(t)] for t in range(3)]  # a head of one pair turns by t
+    torch.testing.assert_close(pair, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a_gpt_of_today_sees_no_later_byte_and_learns():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        gpt = GPT((16,), 256, width=32, depth=2, heads=4, **FORM)
+    symbols = torch.randint(256, (2, 16), generator=torch.Generator().manual_seed(0))
+    changed = symbols.clone()
+    changed[:, 9:] += 1
+    assert not any(name.endswith("bias") for name, _ in gpt.named_parameters())
+    repeated = (torch.arange(17) % 4).expand(8, 17)
+    optimizer = torch.optim.Adam(gpt.parameters(), lr=0.01)
+
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss, _ = score(gpt, gpt(repeated[:, :-1]), repeated[:, 1:])
+        loss.backward()
+        optimizer.step()
+
+    assert loss < 0.1  # ln 256 at first
+    before, after = gpt(symbols), gpt(changed % 256)
+    torch.testing.assert_close(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
 
 
 def test_a_gpt_comes_with_a_text_and_a_training_of_its_own(grid):

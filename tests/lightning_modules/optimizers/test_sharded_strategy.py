@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from lightning_modules.optimizers.sharded_strategy import find_blocks
+from lightning_modules.layers.blocks import find_blocks
 from lightning_modules.process.shards import check_unsharded
 
 
@@ -15,7 +15,7 @@ def test_blocks_are_the_longest_sequence_of_equal_layers_or_named_by_their_class
 
     assert find_blocks(module) == [*module["body"]]
     assert find_blocks(module, ["LayerNorm"]) == [norms[1], norms[0]]
-    with pytest.raises(ValueError, match="got Block. Those that it has several of are Linear, Lay"):
+    with pytest.raises(ValueError, match=r"got Block\. Those that it has several of are Linear, Lay"):
         find_blocks(module, ["Block"])
 
 

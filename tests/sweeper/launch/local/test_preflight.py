@@ -63,6 +63,20 @@ def test_a_device_must_be_there(refusal, machine, words, said):
 
 
 @pytest.mark.parametrize(
+    ("machine", "variable", "said"),
+    [
+        (Machine(cores=2), "CXX", "a C++ compiler and Python's headers; got no absent on this"),
+        (Machine(cores=2, gpus=["0"]), "CC", "a C compiler and Python's headers; got no absent on"),
+    ],
+)
+def test_a_compiler_must_be_there_to_compile(refusal, monkeypatch, machine, variable, said):
+    monkeypatch.setenv(variable, "absent")
+
+    assert refusal(machine, "compile=true").startswith(f"compile=true needs {said}")
+    assert refusal(machine) == ""
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         ([*WORDS, *MORE], r"data\.root must hold torchvision's files of CIFAR10"),
