@@ -141,3 +141,13 @@ def test_settings_of_the_cluster_that_matter_are_told():
         "requeue": Severity.WARNING,
         "KillWait": Severity.WARNING,
     }
+
+
+@pytest.mark.parametrize(
+    ("wait", "said"),
+    [(20, "term_grace_s to at most 13."), (5, "must be 7 s below KillWait, which is too short")],
+)
+def test_a_grace_that_fits_the_clusters_kill_wait_is_named_if_there_is_one(wait, said):
+    (check,) = config_checks(f"KillWait                = {wait} sec\n")
+
+    assert said in check.do

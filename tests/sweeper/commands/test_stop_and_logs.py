@@ -33,6 +33,17 @@ def queued(config, ledger):
     return add
 
 
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "1 run stays queued; new workers resume it."), (2, "resume them.")]
+)
+def test_what_stays_queued_is_counted_in_words(queued, ledger, capsys, count, said):
+    queued(count)
+
+    assert stop.main(["--results", str(ledger.results)]) == 0
+
+    assert said in capsys.readouterr().out
+
+
 def wait_until(is_so):
     deadline = time.monotonic() + 300
     while not is_so():
