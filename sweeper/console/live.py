@@ -215,7 +215,7 @@ class LiveTable:
         state.status, state.attempt, state.spec = status, attempt, attempt.spec
         state.progress = None
         self._running[state.spec.run_id] = state
-        self._say_line(f"{label:<8} {self._name(attempt.spec)}")
+        self._say_line(f"{label:<8} {self._name(attempt.spec)}  {attempt.resumes}".rstrip())
 
     def _count_if_again(self, state: RunState) -> None:
         if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:

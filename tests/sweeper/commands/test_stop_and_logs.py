@@ -1,5 +1,6 @@
 """Ending workers in good order from anywhere, and reading what runs print."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sweeper.commands import logs, stop
+from sweeper.commands import logs, status, stop
 from sweeper.launch.queue.queue import Queue
 from sweeper.planning.plan import Task
 from sweeper.spec.outcomes import Outcome
@@ -69,8 +70,12 @@ def test_busy_workers_of_a_folder_end_and_their_runs_stay_queued_and_resume(queu
     left = len(queue.list_runs())
     assert left >= 2
     assert f"{left} runs stay queued" in capsys.readouterr().out
+    assert status.main(["--results", str(ledger.results)]) == 0
+    said = capsys.readouterr().out
+    assert len(re.findall(r" queued +1/30 ", said)) == 2
+    assert f"waits for a worker, such as `sweeper work results={ledger.results}`" in said
     begun_later = start(ledger)
-    begun_later.communicate(timeout=300)
+    assert "  resumes after epoch 1\n" in begun_later.communicate(timeout=300)[0]
     assert begun_later.returncode == 0
     rows = pd.read_parquet(ledger.results / "runs")
     assert list(rows.outcome) == ["finished"] * 4
