@@ -176,7 +176,7 @@ def run_overview(ledger: Ledger, run_id: str) -> dict[str, Any]:
             {
                 "attempt": number,
                 "started_at": attempt.started_at,
-                "end": _describe_state(attempt_state(ledger, run_id, number)),
+                "end": describe_state(attempt_state(ledger, run_id, number)),
                 "epochs": curve[-1]["epoch"] if curve else 0,
                 "log": str(attempt.folder / "log.txt"),
             }
@@ -184,7 +184,8 @@ def run_overview(ledger: Ledger, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "config": config, "attempts": attempts, "curve": curve}
 
 
-def _describe_state(state: AttemptState) -> str:
+def describe_state(state: AttemptState) -> str:
+    """How an attempt ended, or whether it is running or abandoned."""
     if state is Open.HELD:
         return "running"
     if state is Open.ABANDONED:
@@ -229,7 +230,8 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
     if stopped := sum(_may_resume(ledger, row) for row in found["without_result"]):
         console.print(f"Repeat the sweep to resume {several(stopped, 'preempted run')}.")
     if kept := found["superseded"]:
-        console.print(f"superseded/ keeps earlier attempts and deleted runs: {describe_counts(kept)}")
+        words = describe_counts(kept)
+        console.print(f"superseded/ keeps earlier attempts and deleted runs: {words}")
     for path in found["damaged"]:
         console.print(consequence(Path(path)))
     for asked in found["questions"]:

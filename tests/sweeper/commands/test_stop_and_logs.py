@@ -1,5 +1,6 @@
 """Ending workers in good order from anywhere, and reading what runs print."""
 
+import json
 import re
 import subprocess
 import sys
@@ -115,8 +116,14 @@ def test_a_log_is_printed_and_followed_until_the_attempt_has_ended(ledger, confi
     where = [attempt.spec.run_id[:5], "--results", str(ledger.results)]
     log = attempt.folder / "log.txt"
 
+    row = {"epoch": 4, "step": 64, "elapsed_s": 2.0, "val_accuracy": 0.5}
+    (attempt.folder / "progress.jsonl").write_text(json.dumps(row) + "\n")
+    (attempt.folder / "srun.txt").write_text("srun: error")
     assert logs.main(where) == 0
-    assert "is empty or missing" in capsys.readouterr().out
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "running  epoch=4/30  val_accuracy=0.5000"
+    assert "is empty or missing" in second
+    assert second.endswith(f"has printed nothing. See {attempt.folder / 'srun.txt'}.")
     log.write_text("first\n")
     assert logs.main(where) == 0
     assert capsys.readouterr().out == "first\n"

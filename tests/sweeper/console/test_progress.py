@@ -146,13 +146,18 @@ def test_a_damaged_report_leaves_what_was_known(table, specs, begin, capsys, con
 
 
 def test_the_summary_of_a_stopped_sweep_has_no_run_that_is_running(specs, ledger, begin, capsys):
+    attempt = begin(specs[0])
+    row = {"epoch": 1, "step": 16, "elapsed_s": 2.0, "val_accuracy": 0.8125}
+    (attempt.folder / "progress.jsonl").write_text(json.dumps(row) + "\n")
     with live_table(specs, ledger) as table:
-        table.update(Event(began=[begin(specs[0])]))
+        table.update(Event(began=[attempt]))
         stopped = End(outcome=Outcome.PREEMPTED, reason="stopped after 5 of 16 steps of epoch 1")
         table.update(Event(ended={specs[0].run_id: stopped}))
     summary = capsys.readouterr().out.split("Runs\n")[1]
 
     assert "running" not in summary
+    assert "1/30" in summary
+    assert "0.8125" not in summary  # what it had reached is no result
     assert "step" not in summary.splitlines()[1].split()
     assert summary.splitlines()[-1].startswith("1 preempted, 1 not started in ")
 
