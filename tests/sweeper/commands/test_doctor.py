@@ -5,6 +5,8 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sweeper.commands.checks.check import Severity
@@ -90,6 +92,24 @@ def test_a_folder_that_cannot_be_written_is_found(tmp_path):
 
     (found,) = folder_checks(tmp_path / "results")
     assert found.severity == Severity.BROKEN
+
+
+@pytest.mark.parametrize("column", ["val_loss", "metric"])
+def test_a_row_that_differs_from_the_end_of_its_curve_is_named(sweep_here, tmp_path, column):
+    """Edited by a hand that keeps the file's metadata."""
+    words = ["+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8"]
+    assert sweep_here(tmp_path, *words, "epochs=2", "batch=256", "seed=0,1") == 0
+    assert severities(folder_checks(tmp_path))["rows"] == Severity.GOOD
+    path = min((tmp_path / "runs").iterdir())
+    table = pq.read_table(path)
+    at = table.column_names.index(column)
+    assert table[column][0].as_py() > 0
+    pq.write_table(table.set_column(at, table.field(at), pa.array([0.0])), path)
+
+    (check,) = [check for check in folder_checks(tmp_path) if check.what == "rows"]
+
+    assert check.severity == Severity.WARNING
+    assert check.found.startswith(f"{path.name[:12]}: other values than at the end of the curve")
 
 
 def test_a_folder_that_is_no_folder_is_found():
