@@ -73,7 +73,14 @@ def edit(path):
 
 @pytest.mark.parametrize(
     ("table", "damage"),
-    [("runs", cut), ("runs", flip), ("runs", edit), ("curves", empty), ("curves", zero), ("curves", flip)],
+    [
+        ("runs", cut),
+        ("runs", flip),
+        ("runs", edit),
+        ("curves", empty),
+        ("curves", zero),
+        ("curves", flip),
+    ],
 )
 def test_a_damaged_file_is_set_aside_and_its_run_made_again(
     sweep_here, made, damaged, capsys, table, damage
