@@ -70,7 +70,8 @@ class Stub:
         time.sleep(self._epoch_s if self._epoch_s < math.inf else 0.0)
         epoch = len(self._rows) + 1
         seed = self._attempt.spec.config.seed
-        self._rows.append({"epoch": epoch, "step": epoch, "val_loss": seed + 1 / epoch})
+        row = {"epoch": epoch, "step": epoch, "elapsed_s": 1.0, "val_loss": seed + 1 / epoch}
+        self._rows.append(row)
         partial = folder / f"checkpoint.{folder.name}.tmp"
         with ZipFile(partial, "w") as file:
             file.writestr("rows", json.dumps(self._rows))

@@ -4,7 +4,7 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from math import isnan
@@ -20,12 +20,12 @@ from sweeper.console.runs import ROW_COLUMNS, RunLine, describe_counts, line_of_
 from sweeper.launch.queue.queue import Queue, list_queued
 from sweeper.launch.slurm.submissions import list_layouts, list_waiting_runs
 from sweeper.spec.config import Facts
-from sweeper.spec.outcomes import DONE
+from sweeper.spec.outcomes import DONE, Outcome
 from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import printable, several
-from sweeper.store.attempt import Attempt, AttemptState, Open, attempt_state
+from sweeper.store.attempt import Attempt, AttemptState, Open, attempt_state, is_cancelled
 from sweeper.store.damaged import consequence, find_damaged, sound_rows
-from sweeper.store.file_names import RowFile
+from sweeper.store.file_names import RowFile, list_row_files
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import read_pending_runs
 from sweeper.store.questions import read_questions
@@ -36,7 +36,6 @@ _STATES_SHOWN = 60
 _CURVE_ROWS_SHOWN = 5
 _LINES_BESIDE_TABLE = 8  # with --watch
 _IN_QUEUE = {"queued", "submitted"}  # states of a run's SLURM job
-_FOR_WORKERS = "waits for a worker: sweeper work results=FOLDER"
 _LOOK_EVERY_S = 2.0  # and at most for a fifth of the time
 
 
@@ -102,7 +101,8 @@ def _show(ledger: Ledger, run_id: str, console: Console, at_most: int) -> bool:
 
 def overview(ledger: Ledger) -> dict[str, Any]:
     """Counts by outcome; running, waiting and pending runs; failures with reasons and logs."""
-    for_workers = list_queued(ledger, Queue(ledger), "queued", _FOR_WORKERS)
+    why = f"waits for a worker, such as `sweeper work results={ledger.results}`"
+    for_workers = list_queued(ledger, Queue(ledger), "queued", why)
     queue = [*list_waiting_runs(ledger), *for_workers]
     queued = {line["run_id"] for line in queue if line["state"] in _IN_QUEUE}
     begun = [(run_id, n) for run_id, n in ledger.active() if run_id not in queued]
@@ -116,6 +116,7 @@ def overview(ledger: Ledger) -> dict[str, Any]:
         "running": running,
         "waiting": queue,
         "pending": _pending_runs(ledger),
+        "superseded": _count_superseded(ledger.results),
         "damaged": [str(path) for path in find_damaged(ledger.results)],
         "questions": [asdict(asked) for asked in read_questions(ledger.results)],
         "without_result": sorted(reasons.values(), key=lambda row: row["run_id"]),
@@ -126,6 +127,13 @@ def _ended_rows(ledger: Ledger, under_way: Collection[str]) -> dict[str, RowFile
     """The rows of runs for which no other attempt is running or queued."""
     rows = sound_rows(ledger)
     return {run_id: row for run_id, row in rows.items() if run_id not in under_way}
+
+
+def _count_superseded(results: Path) -> dict[str, int]:
+    """The rows that are kept of earlier attempts and deleted runs, by outcome; from a listing."""
+    runs = results / "superseded" / "runs"
+    rows = list_row_files(runs) if runs.is_dir() else []
+    return dict(Counter(str(row.outcome) for row in rows))
 
 
 def _pending_runs(ledger: Ledger) -> list[str]:
@@ -168,7 +176,7 @@ def run_overview(ledger: Ledger, run_id: str) -> dict[str, Any]:
             {
                 "attempt": number,
                 "started_at": attempt.started_at,
-                "end": _describe_state(attempt_state(ledger, run_id, number)),
+                "end": describe_state(attempt_state(ledger, run_id, number)),
                 "epochs": curve[-1]["epoch"] if curve else 0,
                 "log": str(attempt.folder / "log.txt"),
             }
@@ -176,7 +184,8 @@ def run_overview(ledger: Ledger, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "config": config, "attempts": attempts, "curve": curve}
 
 
-def _describe_state(state: AttemptState) -> str:
+def describe_state(state: AttemptState) -> str:
+    """How an attempt ended, or whether it is running or abandoned."""
     if state is Open.HELD:
         return "running"
     if state is Open.ABANDONED:
@@ -196,25 +205,18 @@ def find_run(ledger: Ledger, prefix: str) -> str:
 
 
 def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_most: int) -> None:
-    lines: list[RunLine] = []
-    for run in found["running"]:
-        if attempt := Attempt.load(ledger, run["run_id"], run["attempt"]):
-            state = RunState(attempt.spec, status=run["state"], attempt=attempt)
-            state.read_progress()
-            lines.append(state.line)
     waiting_lines = found["waiting"]
-    known = [line for line in waiting_lines if line["state"] != "outdated"]
-    specs = [(read_run_spec(line["config"]), line["state"]) for line in known]
-    lines += [RunState(spec, status=state).line for spec, state in specs]
+    open_runs = [*found["running"], *(at for at in waiting_lines if at["state"] != "outdated")]
+    lines = [line for run in open_runs[:at_most] if (line := _line_of_open(ledger, run))]
     in_queue = [line for line in waiting_lines if line["state"] in _IN_QUEUE]
     under_way = {line["run_id"] for line in (*found["running"], *in_queue)}
     ended = [*_ended_rows(ledger, under_way).values()]
     room = max(0, at_most - len(lines))
-    shown = [*lines[:at_most], *_ended_lines(ledger, ended, at_most=room)]
+    shown = [*lines, *_ended_lines(ledger, ended, at_most=room)]
     if shown:
         differences = Differences(line.words for line in shown)
         console.print(runs_table(shown, differences, title="Runs", has_ids=True), soft_wrap=False)
-    if (more := len(lines) + len(ended) - len(shown)) > 0:
+    if (more := len(open_runs) + len(ended) - len(shown)) > 0:
         console.print(f"... and {several(more, 'run')} more: pandas.read_parquet lists all")
     for why, count in Counter(f"{line['state']}: {line['why']}" for line in waiting_lines).items():
         console.print(f"{count} {why}")
@@ -225,6 +227,11 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
             console.print(printable(f"    log: {log}"))
     if (more := len(found["without_result"]) - at_most // 3) > 0:
         console.print(f"... and {more} more without a result; --json lists all")
+    if stopped := sum(_may_resume(ledger, row) for row in found["without_result"]):
+        console.print(f"Repeat the sweep to resume {several(stopped, 'preempted run')}.")
+    if kept := found["superseded"]:
+        words = describe_counts(kept)
+        console.print(f"superseded/ keeps earlier attempts and deleted runs: {words}")
     for path in found["damaged"]:
         console.print(consequence(Path(path)))
     for asked in found["questions"]:
@@ -234,6 +241,23 @@ def _show_overview(found: dict[str, Any], ledger: Ledger, console: Console, at_m
     left = f", {states[Open.ABANDONED]} abandoned" if states[Open.ABANDONED] else ""
     left += f", {len(found['pending'])} waiting" if found["pending"] else ""
     console.print(f"{counts}, {states[Open.HELD]} running{left}. Results: {ledger.results}")
+
+
+def _line_of_open(ledger: Ledger, run: Mapping[str, Any]) -> RunLine | None:
+    """The line of a run that is running or queued, as far as its latest attempt came."""
+    attempt = Attempt.load(ledger, run["run_id"], run["attempt"])
+    if not (attempt or "config" in run):  # removed just now
+        return None
+    spec = attempt.spec if attempt else read_run_spec(run["config"])
+    state = RunState(spec, status=run["state"], attempt=attempt)
+    state.read_progress()
+    return state.line
+
+
+def _may_resume(ledger: Ledger, row: Mapping[str, Any]) -> bool:
+    """Whether an ended run is one that the sweep's command resumes, unlike a pruned trial."""
+    folder = ledger.attempt_folder(row["run_id"], row["attempt"])
+    return row["outcome"] == Outcome.PREEMPTED and not is_cancelled(folder)
 
 
 def _ended_lines(ledger: Ledger, ended: Sequence[RowFile], *, at_most: int) -> list[RunLine]:

@@ -43,8 +43,9 @@ def _stop_workers(ledger: Ledger) -> None:
     queue.ask_to_stop()
     cancelled = cancel_waiting({job for layout in layouts for job in layout.list_jobs()})
     left = queue.list_runs().union(*(layout.queue.list_runs() for layout in layouts))
+    stay, them = ("stays", "it") if len(left) == 1 else ("stay", "them")
     say(
         f"The workers and jobs of {ledger.results} save their runs after the current step, and "
-        f"end. {several(len(left), 'run')} stay queued; new workers resume them"
-        f"{', and the sweep submits them again' if cancelled else ''}."
+        f"end. {several(len(left), 'run')} {stay} queued; new workers resume {them}"
+        f"{f', and the sweep submits {them} again' if cancelled else ''}."
     )

@@ -218,7 +218,7 @@ class LiveTable:
         state.status, state.attempt, state.spec = status, attempt, attempt.spec
         state.progress = None
         self._running[state.spec.run_id] = state
-        self._say_line(f"{label:<8} {self._name(attempt.spec)}")
+        self._say_line(f"{label:<8} {self._name(attempt.spec)}  {attempt.resumes}".rstrip())
 
     def _count_if_again(self, state: RunState) -> None:
         if state.status not in {"waiting", "queued"} and state.spec.run_id not in self._running:
@@ -252,11 +252,8 @@ class LiveTable:
             self._last_line = news
             self.say("; ".join(filter(None, [all_of_it, self._time_left()])))
             for state in shown:
-                line = state.line
-                heads = {"epoch": line.epoch, "step": line.step}
-                heads |= {"examples/s": line.rate, "left": line.left}
-                if words := [f"{head}={text}" for head, text in heads.items() if text]:
-                    self.say(f"{'':<8} {self._name(state.spec)}  {' '.join(words)}")
+                if words := state.line.progress:
+                    self.say(f"{'':<8} {self._name(state.spec)}  {words}")
 
     def _say_line(self, text: str) -> None:
         if not self.live:

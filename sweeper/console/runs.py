@@ -12,6 +12,7 @@ from rich.text import Text
 from sweeper.console.differences import Differences
 from sweeper.console.fitted_table import Column, FittedTable
 from sweeper.spec.identity import Words, with_spans, words
+from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import read_run_spec
 from sweeper.spec.sentences import printable
 from sweeper.store.run_columns import metric_text
@@ -27,6 +28,7 @@ _STYLE = {
     "finished": "green",
     "diverged": "yellow",
 }
+_WITHOUT_RESULT = {"stopped", *(outcome for outcome in Outcome if not outcome.is_result)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,18 @@ class RunLine:
     left: str = ""
     run_id: str = ""
     tokens: tuple[int, int] = (0, 0)  # of a step and of the run, where batches are in sequences
+
+    @property
+    def progress(self) -> str:
+        """How far it is and how fast, in words: `epoch=1/30 step=4/16 examples/s=45,210`."""
+        heads = {"epoch": self.epoch, "step": self.step}
+        heads |= {"examples/s": self.rate, "left": self.left}
+        return " ".join(f"{head}={text}" for head, text in heads.items() if text)
+
+    @property
+    def may_count(self) -> bool:
+        """Whether it has a result, or may come to have one: the metric of no other is one."""
+        return self.status not in _WITHOUT_RESULT
 
     @property
     def metric_text(self) -> str:
@@ -119,7 +133,7 @@ def runs_table(
         Column(head="state", cells=statuses, styles=[_STYLE.get(s, "red") for s in statuses]),
         Column(head="epoch", cells=[line.epoch for line in lines], spared=5),
         Column(head="step", cells=[line.step for line in lines], spared=4),
-        Column(head=metric, cells=[line.metric_text for line in lines]),
+        Column(head=metric, cells=[line.metric_text * line.may_count for line in lines]),
         Column(head="s", cells=seconds, spared=1),
         Column(head="examples/s", cells=[line.rate for line in lines], spared=2),
         Column(head="left", cells=[line.left for line in lines], spared=3),

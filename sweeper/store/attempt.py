@@ -101,7 +101,7 @@ class Attempt:
     `spec` has this attempt's layout; `number` is 1-based; `folder` has config.json, lease.json
     while it is held, released.json after that, and what the worker writes: log, progress, record.
     Attempts share their run's checkpoint; `started_at` is in UTC; `notes` are sentences for the
-    user about problems found when it began.
+    user about problems found when it began, `resumes` where it goes on, empty from scratch.
     """
 
     spec: RunSpec
@@ -109,6 +109,7 @@ class Attempt:
     folder: Path
     started_at: datetime
     notes: Sequence[str] = ()
+    resumes: str = ""
 
     @classmethod
     def begin(
@@ -142,6 +143,7 @@ class Attempt:
         code = user_code(targets(config))  # which the ranks are about to import
         before = ledger.attempt_folder(spec.run_id, number - 1)
         is_resumed = attempt.checkpoint.exists()
+        attempt = replace(attempt, resumes=attempt._describe_resume()) if is_resumed else attempt
         if not is_resumed and (branch := spec.config.branch):
             before = ledger.attempt_folder(branch.run, ledger.last_attempt(branch.run))
             is_resumed = True
@@ -153,7 +155,7 @@ class Attempt:
         aside = attempt.checkpoint.replace(folder / "damaged.ckpt")
         record_code(code, folder, ledger.results)
         note = f"Warning: {attempt.checkpoint} is damaged: moved to {aside}, trained from scratch."
-        return replace(attempt, notes=[note])
+        return replace(attempt, notes=[note], resumes="")
 
     @classmethod
     def load(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":
@@ -188,6 +190,14 @@ class Attempt:
     def is_ours(self) -> bool:
         """Whether this process holds it, and no other has taken it over."""
         return holds(self.folder)
+
+    def _describe_resume(self) -> str:
+        """Where the attempt before left the run: `resumes after epoch 4`."""
+        number = self.number - 1
+        before = replace(self, number=number, folder=self.folder.with_name(f"{number:03d}"))
+        epochs = [row["epoch"] for row in before.curve()]
+        where = f"after epoch {epochs[-1]}" if epochs else "from its checkpoint"
+        return f"resumes {before.record()['reason'] if before.was_stopped else where}"
 
     def request_cancel(self, reason: str) -> None:
         """Ask the process that holds this attempt to end it at once, preempted for this reason."""

@@ -1,11 +1,13 @@
 """Finds table files damaged by a power cut, a full disk or a bad disk, and sets them aside.
 
 They are moved to a folder for each table in results/damaged, and their runs are trained again. For
-a merged file, which may hold hundreds of runs, the user has to decide.
+a merged file, which may hold hundreds of runs, the user has to decide. A run's file that another
+program has rewritten, and so lost its schema_version, counts as damaged: the analysis omits it too.
 """
 
 import errno
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,8 @@ from sweeper.store.ledger import Ledger
 
 #: With more files, only both ends of each are checked, as reading a whole file takes 1.5 ms.
 _FEW = 1000
+_END_BYTES = 2**16  # more than the metadata
+_OF_A_RUN = re.compile(r"[0-9a-f]{12}-\d{3}[-.]")
 
 
 def find_damaged(results: Path) -> list[Path]:
@@ -71,10 +75,12 @@ def _is_damaged(path: Path, *, only_ends: bool) -> bool:
         modified_ns = path.stat().st_mtime_ns
         with path.open("rb") as file:
             begin, size = file.read(4), file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 4))
-            has_both_ends = begin == file.read() == b"PAR1"
-        if only_ends or not has_both_ends:
-            return not has_both_ends
+            file.seek(max(0, size - _END_BYTES))
+            end = file.read()
+        has_ends = begin == end[-4:] == b"PAR1"
+        has_ends &= b"schema_version" in end or not _OF_A_RUN.match(path.name)
+        if only_ends or not has_ends:
+            return not has_ends
         from sweeper.store.table_files import is_sound  # pyarrow: 0.2 s
 
         return not is_sound(path, modified_ns)

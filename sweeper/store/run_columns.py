@@ -17,7 +17,8 @@ from sweeper.spec.config import Predicted, RunConfig
 from sweeper.spec.run_spec import RunSpec
 from sweeper.store.schema import SETTINGS
 
-_LAST_EPOCH = ("val_accuracy", "val_loss", "train_loss", "train_accuracy")
+#: Columns that a row has from the last evaluation of its curve.
+LAST_EPOCH = ("val_accuracy", "val_loss", "train_loss", "train_accuracy")
 #: Columns that the worker of rank 0 records at its end.
 FROM_RECORD = (
     "realised_batch_min", "realised_batch_max", "lr_series_hash", "wall_s", "start_s", "train_s",
@@ -88,7 +89,7 @@ def measured_row(record: Mapping[str, Any], curve: list[dict[str, Any]]) -> dict
     return {
         "epochs_completed": last.get("epoch", 0),
         "steps": steps,
-        **{name: last.get(name) for name in _LAST_EPOCH},
+        **{name: last.get(name) for name in LAST_EPOCH},
         "best_val_accuracy": _best(_series(curve, "val_accuracy"), "max"),
         "best_val_loss": _best(_series(curve, "val_loss"), "min"),
         "noise_scale": median(noise_scales) if noise_scales else None,

@@ -39,8 +39,11 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "checkpoint_activations": (_SWITCH, "whether blocks recomputed their activations"),
     "accumulation_steps": (_COUNT, "micro-batches per rank per optimizer step"),
     "steps_per_epoch": (_COUNT, "whole global batches in an epoch"),
-    "realised_batch_min": (_COUNT, "smallest number of examples in an optimizer step, measured"),
-    "realised_batch_max": (_COUNT, "largest number of examples in an optimizer step, measured"),
+    "realised_batch_min": (
+        _COUNT,
+        "smallest number of examples in an optimizer step, measured; of a branch, its parent's too",
+    ),
+    "realised_batch_max": (_COUNT, "largest number of examples in one of these steps, measured"),
     "warmup_epochs": (_REAL, "length of the warmup"),
     "lr_rule": (_TEXT, "how the peak rate scales with the batch"),
     "base_lr": (_REAL, "learning rate at base_batch"),

@@ -8,6 +8,7 @@ from sweeper.commands.checks.check import Check, good, warning
 from sweeper.launch.slurm.commands import config_value, run_program
 
 _DEFAULT_KILL_WAIT_S = 30
+_EXIT_S = 7  # of KillWait, for srun to end and the rows
 
 
 def cluster_checks(*, devices: int) -> Iterator[Check]:
@@ -60,5 +61,11 @@ def config_checks(config: str) -> Iterator[Check]:
         yield warning("requeue", "is off by default (JobRequeue=0)", remedy)
     wait = (config_value("KillWait", config) or f"{_DEFAULT_KILL_WAIT_S} sec").split()[0]
     if wait.isdigit() and int(wait) < _DEFAULT_KILL_WAIT_S:
-        remedy = f"Set hydra.launcher.term_grace_s below {max(0, int(wait) - 10)}."
+        remedy = f"Set hydra.launcher.term_grace_s to at most {int(wait) - _EXIT_S}."
+        if int(wait) <= _EXIT_S:
+            remedy = (
+                f"hydra.launcher.term_grace_s must be {_EXIT_S} s below KillWait, which is too "
+                "short for that: a run that is not saved in time resumes from its last checkpoint. "
+                "Raise KillWait in slurm.conf, for instance to SLURM's default of 30."
+            )
         yield warning("KillWait", f"{wait} s between SIGTERM and SIGKILL", remedy)

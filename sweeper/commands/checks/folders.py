@@ -4,12 +4,14 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from sweeper.commands.checks.check import Check, broken, good, warning
 from sweeper.launch.slurm.commands import drop_task_variables, run_program
 from sweeper.store.publish import unique_suffix
+from sweeper.store.run_columns import LAST_EPOCH
 
 _GIB = 2**30
 _SMALLEST_DISK_GIB = 1.0
@@ -42,6 +44,8 @@ def folder_checks(results: Path) -> Iterator[Check]:
         shutil.rmtree(probe, ignore_errors=True)
     yield _disk_check(folder)
     yield shared_check(folder, Path("/proc/mounts"))
+    if (results / "runs").is_dir():
+        yield _rows_check(results)
 
 
 def _rename_check(folder: Path) -> Check:
@@ -114,6 +118,29 @@ def _disk_check(folder: Path) -> Check:
         found = f"{free_gib:.2f} GiB free in {folder}"
         return warning("disk", found, "Free some space before a sweep.")
     return good("disk", f"{free_gib:.0f} GiB free in {folder}")
+
+
+def _rows_check(results: Path) -> Check:
+    """Each row has the values of its curve's end."""
+    from sweeper.store.table_files import read_rows  # pyarrow: 0.2 s
+
+    def read(table: str, *columns: str) -> Iterator[tuple[tuple[str, int], Mapping[str, Any]]]:
+        for path in (results / table).glob("*.parquet"):
+            for row in read_rows(path, ["run_id", "attempt", *LAST_EPOCH, *columns]):
+                yield (row["run_id"], row["attempt"]), row
+
+    ends, edited = dict(read("curves")), set[str]()  # a curve's rows are in order
+    for key, row in read("runs", "metric_name", "metric"):
+        end = ends.get(key, row)
+        values = {name: end[name] for name in LAST_EPOCH}
+        if (metric := values.get(row["metric_name"])) is not None:
+            values["metric"] = metric
+        if any(str(row[name]) != str(value) for name, value in values.items()):  # nan is nan
+            edited.add(row["run_id"])
+    if not edited:
+        return good("rows", "agree with their curves")
+    found = f"{', '.join(sorted(edited))}: other values than at the end of the curve"
+    return warning("rows", found, "Restore the files, or `sweeper delete` trains the runs again.")
 
 
 def shared_check(folder: Path, mounts: Path) -> Check:

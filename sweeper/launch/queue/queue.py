@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.planning.plan import Task
-from sweeper.spec.outcomes import MAY_GO_ON
 from sweeper.spec.run_spec import RunSpec, read_run_spec
 from sweeper.store.lease import is_held
 from sweeper.store.ledger import Ledger
@@ -152,9 +151,8 @@ class Queue:
 def list_queued(ledger: Ledger, queue: Queue, state: str, why: str) -> list[dict[str, Any]]:
     """The queued runs that are not running, with this state, for `sweeper status`.
 
-    If there is no worker for them, those are left out whose last attempt was abandoned, or that
-    another process has trained meanwhile. Outdated is what cannot be read, or is of another
-    version.
+    If there is no worker for them, those are left out whose last attempt was abandoned, or has its
+    row. Outdated is what cannot be read, or is of another version.
     """
     lines, active = list[dict[str, Any]](), dict(ledger.active())
     ended = ledger.ended() if state == "gone" else {}
@@ -164,7 +162,7 @@ def list_queued(ledger: Ledger, queue: Queue, state: str, why: str) -> list[dict
         if run_id in active and (state != "queued" or is_held(folder)):
             continue
         row = ended.get(run_id)
-        if row and row.attempt >= last and row.outcome not in MAY_GO_ON:
+        if row and row.attempt >= last:
             continue
         line: dict[str, Any] = {"run_id": run_id, "point": "", "epochs": 0, "config": {}}
         line |= {"attempt": last, "state": state, "why": why}

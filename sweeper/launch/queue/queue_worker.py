@@ -269,7 +269,7 @@ class Worker:
         for text in event.said:
             self._say(text)
         for attempt in event.began:
-            self._say(f"start    {attempt.spec.point}")
+            self._say(f"start    {attempt.spec.point}  {attempt.resumes}".rstrip())
             self._running[attempt.spec.run_id] = attempt
             self._started.add(attempt.spec.run_id)
         for run_id, end in event.ended.items():

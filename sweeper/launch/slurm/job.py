@@ -212,7 +212,7 @@ class _Srun:
             "--kill-on-bad-exit=1",
             *(sys.executable, "-m", "sweeper.launch.slurm.rank", str(attempt.folder)),
         ]
-        self._folder = attempt.folder
+        self._attempt = attempt
         with (attempt.folder / _SRUN_LOG).open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -224,12 +224,15 @@ class _Srun:
 
     @property
     def exitcode(self) -> int | None:
-        return self._process.poll()
+        code, attempt = self._process.poll(), self._attempt
+        if code is None and attempt.has_graceful_stop and attempt.was_stopped:
+            return 0  # rank 0 has saved; srun takes 7 s more to end, and KillWait may be less
+        return code
 
     def kill(self) -> None:
         """End the ranks through srun, and by a file in case SLURM is already ending the job."""
         if self.exitcode is None:
-            (self._folder / END_RANKS).touch()
+            (self._attempt.folder / END_RANKS).touch()
             self._process.terminate()
 
     def join(self, timeout: float | None = None) -> None:

@@ -190,6 +190,8 @@ def test_a_run_that_is_deleted_is_trained_again_and_its_row_is_kept(sweep_here, 
     assert list(pd.read_parquet(tmp_path / "runs").run_id) == [before.run_id[1]]
     assert list(pd.read_parquet(tmp_path / "superseded/runs").run_id) == [before.run_id[0]]
     assert not (tmp_path / "attempts" / before.run_id[0]).exists()
+    said = command("status", tmp_path).stdout
+    assert "superseded/ keeps earlier attempts and deleted runs: 1 finished\n" in said
     assert sweep_here(tmp_path, *words) == 0
     assert {*pd.read_parquet(tmp_path / "runs").run_id} == {*before.run_id}
 

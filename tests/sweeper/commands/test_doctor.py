@@ -5,6 +5,8 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sweeper.commands.checks.check import Severity
@@ -92,6 +94,24 @@ def test_a_folder_that_cannot_be_written_is_found(tmp_path):
     assert found.severity == Severity.BROKEN
 
 
+@pytest.mark.parametrize("column", ["val_loss", "metric"])
+def test_a_row_that_differs_from_the_end_of_its_curve_is_named(sweep_here, tmp_path, column):
+    """Edited by a hand that keeps the file's metadata."""
+    words = ["+experiment=noisy_quadratic", "data.num_train_examples=1024", "data.length=8"]
+    assert sweep_here(tmp_path, *words, "epochs=2", "batch=256", "seed=0,1") == 0
+    assert severities(folder_checks(tmp_path))["rows"] == Severity.GOOD
+    path = min((tmp_path / "runs").iterdir())
+    table = pq.read_table(path)
+    at = table.column_names.index(column)
+    assert table[column][0].as_py() > 0
+    pq.write_table(table.set_column(at, table.field(at), pa.array([0.0])), path)
+
+    (check,) = [check for check in folder_checks(tmp_path) if check.what == "rows"]
+
+    assert check.severity == Severity.WARNING
+    assert check.found.startswith(f"{path.name[:12]}: other values than at the end of the curve")
+
+
 def test_a_folder_that_is_no_folder_is_found():
     (found,) = folder_checks(Path("/proc/results"))
 
@@ -141,3 +161,13 @@ def test_settings_of_the_cluster_that_matter_are_told():
         "requeue": Severity.WARNING,
         "KillWait": Severity.WARNING,
     }
+
+
+@pytest.mark.parametrize(
+    ("wait", "said"),
+    [(20, "term_grace_s to at most 13."), (5, "must be 7 s below KillWait, which is too short")],
+)
+def test_a_grace_that_fits_the_clusters_kill_wait_is_named_if_there_is_one(wait, said):
+    (check,) = config_checks(f"KillWait                = {wait} sec\n")
+
+    assert said in check.do

@@ -1,5 +1,7 @@
 """Ending workers in good order from anywhere, and reading what runs print."""
 
+import json
+import re
 import subprocess
 import sys
 import threading
@@ -9,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sweeper.commands import logs, stop
+from sweeper.commands import logs, status, stop
 from sweeper.launch.queue.queue import Queue
 from sweeper.planning.plan import Task
 from sweeper.spec.outcomes import Outcome
@@ -31,6 +33,17 @@ def queued(config, ledger):
         return queue
 
     return add
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "1 run stays queued; new workers resume it."), (2, "resume them.")]
+)
+def test_what_stays_queued_is_counted_in_words(queued, ledger, capsys, count, said):
+    queued(count)
+
+    assert stop.main(["--results", str(ledger.results)]) == 0
+
+    assert said in capsys.readouterr().out
 
 
 def wait_until(is_so):
@@ -58,8 +71,12 @@ def test_busy_workers_of_a_folder_end_and_their_runs_stay_queued_and_resume(queu
     left = len(queue.list_runs())
     assert left >= 2
     assert f"{left} runs stay queued" in capsys.readouterr().out
+    assert status.main(["--results", str(ledger.results)]) == 0
+    said = capsys.readouterr().out
+    assert len(re.findall(r" queued +1/30 ", said)) == 2
+    assert f"waits for a worker, such as `sweeper work results={ledger.results}`" in said
     begun_later = start(ledger)
-    begun_later.communicate(timeout=300)
+    assert "  resumes after epoch 1\n" in begun_later.communicate(timeout=300)[0]
     assert begun_later.returncode == 0
     rows = pd.read_parquet(ledger.results / "runs")
     assert list(rows.outcome) == ["finished"] * 4
@@ -99,8 +116,14 @@ def test_a_log_is_printed_and_followed_until_the_attempt_has_ended(ledger, confi
     where = [attempt.spec.run_id[:5], "--results", str(ledger.results)]
     log = attempt.folder / "log.txt"
 
+    row = {"epoch": 4, "step": 64, "elapsed_s": 2.0, "val_accuracy": 0.5}
+    (attempt.folder / "progress.jsonl").write_text(json.dumps(row) + "\n")
+    (attempt.folder / "srun.txt").write_text("srun: error")
     assert logs.main(where) == 0
-    assert "is empty or missing" in capsys.readouterr().out
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "running  epoch=4/30  val_accuracy=0.5000"
+    assert "is empty or missing" in second
+    assert second.endswith(f"has printed nothing. See {attempt.folder / 'srun.txt'}.")
     log.write_text("first\n")
     assert logs.main(where) == 0
     assert capsys.readouterr().out == "first\n"

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 from io import StringIO
+from zipfile import ZipFile
 
 import pytest
 from rich.console import Console
@@ -146,13 +147,18 @@ def test_a_damaged_report_leaves_what_was_known(table, specs, begin, capsys, con
 
 
 def test_the_summary_of_a_stopped_sweep_has_no_run_that_is_running(specs, ledger, begin, capsys):
+    attempt = begin(specs[0])
+    row = {"epoch": 1, "step": 16, "elapsed_s": 2.0, "val_accuracy": 0.8125}
+    (attempt.folder / "progress.jsonl").write_text(json.dumps(row) + "\n")
     with live_table(specs, ledger) as table:
-        table.update(Event(began=[begin(specs[0])]))
+        table.update(Event(began=[attempt]))
         stopped = End(outcome=Outcome.PREEMPTED, reason="stopped after 5 of 16 steps of epoch 1")
         table.update(Event(ended={specs[0].run_id: stopped}))
     summary = capsys.readouterr().out.split("Runs\n")[1]
 
     assert "running" not in summary
+    assert "1/30" in summary
+    assert "0.8125" not in summary  # what it had reached is no result
     assert "step" not in summary.splitlines()[1].split()
     assert summary.splitlines()[-1].startswith("1 preempted, 1 not started in ")
 
@@ -195,6 +201,22 @@ def test_a_run_tried_again_that_waits_in_a_queue_counts_once(table, specs, ledge
         "progress 0/60 epochs; 1 running, 1 waiting",
         "progress 0/60 epochs; 1 queued, 1 waiting",
     ]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "where"), [([3, 4], "after epoch 4"), ([], "from its checkpoint")]
+)
+def test_a_start_says_where_it_resumes(table, specs, ledger, begin, capsys, epochs, where):
+    """The attempt before was killed, in the second case before it had resumed."""
+    before = begin(specs[0])
+    rows = [json.dumps({"epoch": epoch, "step": epoch, "elapsed_s": 1.0}) for epoch in epochs]
+    (before.folder / "progress.jsonl").write_text("".join(f"{row}\n" for row in rows))
+    with ZipFile(before.checkpoint, "w"):
+        before.end(End(outcome=Outcome.PREEMPTED, reason="killed"), ledger)
+
+    table.update(Event(began=[Attempt.begin(specs[0], ledger, 2)]))
+
+    assert capsys.readouterr().out.splitlines()[0] == f"start    batch=3840  resumes {where}"
 
 
 @pytest.mark.parametrize("length", ["steps=20", "examples=76800"])

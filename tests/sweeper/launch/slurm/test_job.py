@@ -1,5 +1,6 @@
 """A job on its node, where SLURM itself is not needed."""
 
+import json
 from types import SimpleNamespace
 
 import pandas as pd
@@ -7,8 +8,8 @@ import pytest
 
 from sweeper.launch.queue.queue import Queue
 from sweeper.launch.queue.queue_worker import FirstSignal
-from sweeper.launch.ranks import Running
-from sweeper.launch.slurm.job import Job, JobPolicy, _explain_failure
+from sweeper.launch.ranks import Running, collect_end
+from sweeper.launch.slurm.job import Job, JobPolicy, JobRanks, _explain_failure
 from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
 from sweeper.store import lease
@@ -80,6 +81,29 @@ def test_jobs_that_start_at_once_take_a_run_each(queued, ledger, monkeypatch):
     assert len(ledger.ended()) == 1
     assert others[0] not in ledger.ended()
     assert len(queue.list_runs()) == 2
+
+
+def test_a_run_of_several_nodes_has_ended_once_it_is_saved_though_srun_has_not(
+    short, ledger, tmp_path, monkeypatch
+):
+    """srun was seen to end 7 s after rank 0 had saved, and SLURM may kill the job before that."""
+    ledger.prepare()
+    (tmp_path / "srun").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    attempt = Attempt.begin(run_spec(short(num_nodes=2)), ledger, 1)
+    run = JobRanks().start(attempt, {})
+    attempt.request_graceful_stop()
+    assert collect_end(run, lambda: "cancelled with scancel: stopped") is None
+
+    record = {"outcome": "preempted", "reason": "after epoch 2"}
+    (attempt.folder / "record-0.json").write_text(json.dumps(record))
+    end = collect_end(run, lambda: "cancelled with scancel: stopped")
+
+    assert end.reason == "cancelled with scancel: stopped after epoch 2"
+    run.processes[0]._process.kill()
+    run.processes[0].join()
 
 
 @pytest.mark.parametrize(

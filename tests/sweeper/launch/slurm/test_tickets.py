@@ -95,22 +95,41 @@ def test_a_run_whose_job_was_put_back_into_the_queue_is_shown_once_as_queued(
     monkeypatch.setattr(commands, "query_queue", lambda users: [])
     found = status.overview(ledger)
     assert [line["state"] for line in found["running"]] == ["abandoned"] * was_cut_off
-    assert found["counts"] == {} if was_cut_off else {"preempted": 1}
+    assert found["counts"] == ({} if was_cut_off else {"preempted": 1})
+    assert found["waiting"] == []
 
 
-@pytest.mark.parametrize(
-    ("outcome", "is_shown"), [("finished", False), ("failed", False), ("preempted", True)]
-)
+@pytest.mark.usefixtures("layout")
+def test_a_run_that_was_stopped_is_one_row_until_the_sweep_is_repeated(
+    default_config, ledger, capsys, monkeypatch
+):
+    """`sweeper stop` leaves its ticket and no job; a pruned trial is not resumed."""
+    monkeypatch.setattr(commands, "query_queue", lambda users: [])
+    for seed in range(2):
+        attempt = Attempt.begin(run_spec(default_config | {"seed": seed}), ledger, 1)
+        if seed:
+            attempt.request_cancel("pruned")
+        attempt.end(End(outcome=Outcome.PREEMPTED, reason="stopped after epoch 3"), ledger)
+
+    assert status.main(["--results", str(ledger.results)]) == 0
+
+    said = capsys.readouterr().out
+    assert said.count(run_spec(default_config).run_id) == 2  # in the table, and with its reason
+    assert "gone" not in said
+    assert "Repeat the sweep to resume 1 preempted run." in said
+
+
+@pytest.mark.parametrize("outcome", ["finished", "failed", "preempted"])
 @pytest.mark.usefixtures("layout")
 def test_a_run_that_ended_elsewhere_does_not_wait_for_the_job_that_left(
-    default_config, ledger, monkeypatch, outcome, is_shown
+    default_config, ledger, monkeypatch, outcome
 ):
     """A command on this machine had it when its job started."""
     attempt = Attempt.begin(run_spec(default_config), ledger, 1)
     attempt.end(End(outcome=Outcome(outcome), reason=""), ledger)
     monkeypatch.setattr(commands, "query_queue", lambda users: [])
 
-    assert [line["state"] for line in list_waiting_runs(ledger)] == ["gone"] * is_shown
+    assert list_waiting_runs(ledger) == []
 
 
 def test_a_run_that_never_began_has_no_log_to_be_looked_at(default_config, ledger, capsys):
