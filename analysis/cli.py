@@ -375,10 +375,11 @@ def _next(options: argparse.Namespace) -> Iterator[str]:
     from analysis.decide.proposal import as_json, proposals_text
     from analysis.decide.proposals import propose_next
     from analysis.papers.judge import judge_all
+    from analysis.report.estimates import choose_batch
 
     measured = read_measured(options, "all")
     judged = judge_all(measured.runs, measured.curves)
-    found = propose_next(measured, judged)
+    found = propose_next(measured, judged, choose_batch(measured))
     yield from [json.dumps(as_json(found), indent=1)] if options.json else proposals_text(found)
 
 

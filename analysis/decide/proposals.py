@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 
 from analysis.decide.arms import Arm, add_seeds
@@ -11,9 +12,12 @@ from analysis.decide.grid_ends import Edge, find_edges, propose_longer_grid
 from analysis.decide.proposal import MOST_SEEDS, UNKNOWN, Proposal, propose_runs
 from analysis.figures.points import POINT
 from analysis.papers.judge import Judged
+from analysis.stats.answer import Answer
+from analysis.stats.best_setting import choose_settings
 from analysis.stats.pairs import rule_pairs
 from analysis.tables.comparable_runs import group_comparable, stored_configs
 from analysis.tables.metric import Measured
+from analysis.tables.settings import comparable_settings
 from analysis.tables.which_runs import ended_runs
 from sweeper.planning.seconds import Speeds
 from sweeper.spec.outcomes import Outcome
@@ -23,7 +27,9 @@ from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
 
 
-def propose_next(measured: Measured, judged: Sequence[Judged]) -> list[Proposal]:
+def propose_next(
+    measured: Measured, judged: Sequence[Judged], best_batch: Answer
+) -> list[Proposal]:
     """What to run next, most useful first.
 
     The most useful settles the most open questions per device-hour, or per run where the time of a
@@ -32,6 +38,7 @@ def propose_next(measured: Measured, judged: Sequence[Judged]) -> list[Proposal]
     Args:
         measured: the runs, with their metric.
         judged: papers' claims on them.
+        best_batch: which batch to train with, so far.
     """
     runs = measured.runs
     if not len(ended_runs(runs)):
@@ -42,7 +49,7 @@ def propose_next(measured: Measured, judged: Sequence[Judged]) -> list[Proposal]
     for edge in find_edges(measured):
         by_end.setdefault((edge.key, edge.is_upper), []).append(edge)
     found += [propose_longer_grid(edges) for edges in by_end.values()]
-    found += _propose_seeds(measured)
+    found += [*_propose_for_batch(measured, best_batch), *_propose_seeds(measured)]
     prices = (config.settings.get("price") for config in stored_configs(runs))
     price = next((known for known in prices if isinstance(known, int | float)), None)
     if any(proposal.configs for proposal in found):
@@ -52,6 +59,31 @@ def propose_next(measured: Measured, judged: Sequence[Judged]) -> list[Proposal]
         failed = set(runs.loc[runs["outcome"] == Outcome.FAILED, "run_id"])
         found = [_add_commands(proposal, results, speeds, price, failed) for proposal in found]
     return _rank(found)
+
+
+def _propose_for_batch(measured: Measured, asked: Answer) -> Iterator[Proposal]:
+    """Seeds of the batches that may be best, each at its best setting."""
+    if not (count := asked.settings.get("seeds_needed")):
+        return
+    blank = Proposal(
+        question=asked.question, why=f"more than {MOST_SEEDS} seeds of each batch are needed"
+    )
+    if count > MOST_SEEDS:
+        yield blank
+        return
+    tuned, columns = comparable_settings(measured.runs_with_metric)
+    runs = ended_runs(choose_settings(tuned, columns, measured.metric).runs)
+    rows = asked.table[["batch", "lr_rule"]].itertuples(index=False, name=None)
+    arms = [
+        Arm.of_runs(f"batch={at[0]}", of_point)
+        for at in rows
+        for _, of_point in runs[(runs[["global_batch", "lr_rule"]] == at).all(axis=1)].groupby(
+            ["warmup_epochs", "base_lr"], dropna=False
+        )
+        if isnan(asked.low) or asked.low <= at[0] <= asked.high
+    ]
+    why = f"about {count:g} seeds of each batch would show whether {asked.value:,} loses so little"
+    yield propose_runs(arms, add_seeds(arms, int(count)), replace(blank, why=why))
 
 
 def _propose_seeds(measured: Measured) -> Iterator[Proposal]:

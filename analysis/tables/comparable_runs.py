@@ -139,7 +139,7 @@ AXES = ("batch", "warmup", "lr_rule", "seed")
 COLUMNS = (
     "global_batch", "warmup_epochs", "lr_rule", "seed", "model", "data", "data_about", "epochs",
     "val_accuracy", "val_loss", "metric_name", "code_hash", "resumed_code", "config_json",
-    "micro_batch", "world_size", "started_at", "tokens_per_example",
+    "micro_batch", "world_size", "started_at", "tokens_per_example", "metric", "branch",
 )  # fmt: skip
 
 
@@ -264,7 +264,7 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         differ = _differ_in_spans(spanned, keys, runs["global_batch"])
         keys = keys.astype("str").mask(differ, spanned)
         by_key = {key: by_key[key] for key in keys.unique()}
-    differing = _differing_keys(list(by_key.values()))
+    differing = differing_keys(list(by_key.values()))
     of_keys = runs.groupby(keys, sort=False, observed=True)
     groups = sorted(of_keys, key=lambda pair: -len(pair[1]))
     found = {
@@ -290,7 +290,7 @@ def _differ_in_spans(spanned: pd.Series, keys: pd.Series, batches: pd.Series) ->
     return keys.isin(keys[several_sizes])
 
 
-def _differing_keys(settings: list[dict[str, Any]]) -> list[str]:
+def differing_keys(settings: list[dict[str, Any]]) -> list[str]:
     """Keys in which settings differ, but no class where a name already tells the groups apart."""
     names = dict.fromkeys(name for setting in settings for name in setting)
 
@@ -328,7 +328,7 @@ def _describe_length(run: "pd.Series[Any]") -> str:
 
 def _name(settings: dict[str, Any], first: dict[str, Any]) -> str:
     """How settings differ from others."""
-    values = {name: settings.get(name) for name in _differing_keys([first, settings])}
+    values = {name: settings.get(name) for name in differing_keys([first, settings])}
     keys = [name.removesuffix(".name").rpartition(".")[2] for name in values]
     shown = ("null" if value is None else value for value in values.values())
     return "-".join(f"{key}={value}" for key, value in zip(keys, shown, strict=True))
@@ -345,7 +345,8 @@ def find_earliest(runs: pd.DataFrame) -> int:
 def select_runs_where(runs: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
     """The runs that meet all conditions: `KEY=VALUE`, or `KEY=VALUE,VALUE` for either.
 
-    A key is a column, a word of the command line, or a setting's dotted name.
+    A key is a column, a word of the command line, or a setting's dotted name; `KEY=null` takes
+    the runs without it.
 
     Raises:
         ValueError: if no run has the key, or none is left.
@@ -358,9 +359,10 @@ def select_runs_where(runs: pd.DataFrame, conditions: Sequence[str]) -> pd.DataF
         known = [
             {str(v).removesuffix(".0") for v in (value, own.get(key), own.get(f"{key}.name"))}
             - {"None", "nan"}
+            or {"null"}
             for value, own in zip(columns, settings, strict=True)
         ]
-        there = sorted(set().union(*known))
+        there = sorted(set().union(*known) - {"null"})
         if not there:
             names = {*map(str, runs), *(name for own in settings for name in own)}
             like = did_you_mean(key, sorted(names))
