@@ -67,7 +67,8 @@ def write_commands(runs: pd.DataFrame, **changes: Sequence[Any]) -> str:
         for _, row in runs.drop_duplicates("config_json").iterrows()
         for values in product(*changes.values())
     ]
-    return "; ".join(sweep_commands(configs, str(runs["results"].iloc[0])))
+    folder = str(runs["results"].iloc[0]) if "results" in runs else "results"
+    return "; ".join(sweep_commands(configs, folder))
 
 
 def paper_arms(

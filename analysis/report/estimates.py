@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.decide.arms import write_commands
+from analysis.decide.command import group_settings as group_settings_of
 from analysis.figures.target import best_reached, whole_seed_runs
 from analysis.report.which_batch import advise_batch
 from analysis.stats.answer import Answer, capitalize
@@ -230,15 +232,47 @@ def _estimate_critical(measured: Measured, target: float | None) -> list[Answer]
     runs = whole_seed_runs(runs)
     settings: dict[str, Any] = {"setting": "best setting of each batch"}
     answers = unanswered(f"Not answered: {FELL}.", STEADY, settings)
-    targets = [target] if target is not None else steady_targets(runs, curves, is_steady, metric)
-    for tried in targets:
+    reachable = steady_targets(runs, curves, is_steady, metric)
+
+    def answer_at(tried: float) -> tuple[Estimate | None, list[Answer]]:
         reached = best_reached(to_target(runs, curves, tried, metric))
-        doubling, _, answers = describe_doubling(reached, {**settings, "target": tried})
+        doubling, _, found = describe_doubling(reached, {**settings, "target": tried})
         chosen = f"Target {metric.shown(tried)}, best setting of each batch."
-        answers = [replace(answer, words=f"{answer.words} {chosen}") for answer in answers]
+        return doubling, [replace(each, words=f"{each.words} {chosen}") for each in found]
+
+    for tried in reachable if target is None else [target]:
+        doubling, answers = answer_at(tried)
         if doubling:
             break
-    return answers
+    if any(answer.next.startswith(_CHOOSE) for answer in answers):
+        hardest = steady_targets(runs, curves, is_steady, metric, fewest=2)
+        others = np.linspace(hardest[0], hardest[-1], _OTHERS) if hardest else ()
+        found = {float(f"{other:.4g}"): answer_at(float(f"{other:.4g}"))[1] for other in others}
+        for i in [i for i, answer in enumerate(answers) if answer.next.startswith(_CHOOSE)]:
+            fits = [t for t, of in found.items() if of[i].has_answer or np.isfinite(of[i].value)]
+            step = f"Choose another target: --target {fits[0]:.4g}" if fits else _NO_TARGET
+            answers[i] = replace(answers[i], next=step)
+    return [replace(answer, next=_complete_step(answer.next, runs)) for answer in answers]
+
+
+#: How a remedy begins that is about the target, and what it is where no target would do.
+_CHOOSE = "Choose a target"
+_NO_TARGET = "Evaluate more often (evaluate_every=) or train longer: no target fits these runs."
+#: Targets that are tried for one that fits.
+_OTHERS = 9
+
+
+def _complete_step(step: str, runs: pd.DataFrame) -> str:
+    """A step that is a command, with the words of these runs."""
+    known = "config_json" in runs
+    if step == STEADY and known and (runs["schedule"] != "constant").all():
+        constant = [group_settings_of("schedule", "constant")]
+        return f"{step} The first is: {write_commands(runs, schedule=constant)}"
+    start, is_command, changed = step.partition("python -m sweeper -m ")
+    if not is_command or not known:
+        return step
+    key, _, values = changed.partition("=")
+    return start + write_commands(runs, **{key: [*map(int, values.split(","))]})
 
 
 def _compare_rules(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Answer:

@@ -22,6 +22,7 @@ _PLACES = {
     "paper_warmup": "warmup {:g}",
     "base_lr": "base_lr {:.3g}",
     "peak_lr": "rate {:.3g}",
+    "lr_rule": "lr_rule={}",
     "step": "step {:,.0f}",
 }
 
