@@ -5,6 +5,8 @@ from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
+import pandas as pd
+
 from analysis.decide.arms import Arm, add_seeds
 from analysis.decide.claims import FEWEST_SEEDS, open_claims, propose_for_claim
 from analysis.decide.command import sweep_commands
@@ -73,14 +75,12 @@ def _propose_for_batch(measured: Measured, asked: Answer) -> Iterator[Proposal]:
         return
     tuned, columns = comparable_settings(measured.runs_with_metric)
     runs = ended_runs(choose_settings(tuned, columns, measured.metric).runs)
-    rows = asked.table[["batch", "lr_rule"]].itertuples(index=False, name=None)
+    taken = pd.MultiIndex.from_frame(asked.table.iloc[:, : len(POINT)])
+    runs = runs[pd.MultiIndex.from_frame(runs[POINT]).isin(taken)]
     arms = [
-        Arm.of_runs(f"batch={at[0]}", of_point)
-        for at in rows
-        for _, of_point in runs[(runs[["global_batch", "lr_rule"]] == at).all(axis=1)].groupby(
-            ["warmup_epochs", "base_lr"], dropna=False
-        )
-        if isnan(asked.low) or asked.low <= at[0] <= asked.high
+        Arm.of_runs(f"batch={batch}", rows)
+        for batch, rows in runs.groupby("global_batch")
+        if isnan(asked.low) or asked.low <= batch <= asked.high
     ]
     why = f"about {count:g} seeds of each batch would show whether {asked.value:,} loses so little"
     yield propose_runs(arms, add_seeds(arms, int(count)), replace(blank, why=why))

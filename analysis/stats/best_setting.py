@@ -113,7 +113,7 @@ def along_best(runs: pd.DataFrame, metric: Metric) -> tuple[ComparableRuns, Best
         return None
     best = choose_settings(group.runs, columns, metric)
     runs = best.runs[best.runs["global_batch"].isin(best.chosen["global_batch"])]
-    return (replace(group, runs=runs, name="best"), best) if len(runs) else None
+    return (replace(group, runs=runs, name=""), best) if len(runs) else None
 
 
 def _describe_ends(ends: Ends) -> str:

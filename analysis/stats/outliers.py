@@ -11,8 +11,8 @@ from analysis.stats.replicates import Estimate, Replicates, format_interval
 #: A seed is wild if it lies farther from the others of its point than this many spreads.
 WILD = 10
 
-#: Degrees of freedom of the others' spread below which no seed is called wild.
-_FEWEST_FREE = 3
+#: Other seeds of its point below which no seed is called wild: fewer do not tell their spread.
+_FEWEST_OTHERS = 5
 
 #: How a column of a point is said.
 _PLACES = {
@@ -30,20 +30,18 @@ _PLACES = {
 def find_wild(cells: Replicates) -> list[tuple[int, int, float]]:
     """Seeds that lie ten spreads or more from the others of their point.
 
-    The spread is the largest of three: that of the point's other seeds, which two or three tell
-    poorly; the median over the points; and that of a value anywhere in the resolution.
+    The spread is the largest of three: that of the point's other seeds, of which five or more must
+    be there; the median over the points; and that of a value anywhere in the resolution.
 
     Returns:
         the place of the point, that of the value, and its distance from the others' mean [spreads].
     """
     found: list[tuple[int, int, float]] = []
-    if (cells.counts - 1).sum() - 1 < _FEWEST_FREE:
-        return found
     measured = cells.values  # noqa: PD011
     spreads = [v.std(ddof=1) if len(v) > 1 else np.nan for v in measured]
     least = cells.resolutions / np.sqrt(12)
     for i, values in enumerate(measured):
-        if len(values) < 3:
+        if len(values) <= _FEWEST_OTHERS:
             continue
         j = int(np.abs(values - np.median(values)).argmax())
         others = np.delete(values, j)

@@ -271,8 +271,12 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         str(key): _describe(rows, {name: by_key[str(key)].get(name) for name in differing})
         for key, rows in groups
     }
-    first = by_key[keys.iloc[find_earliest(runs)]]
-    names = file_names({key: _name(by_key[key], first) for key in found})
+    earliest = str(keys.iloc[find_earliest(runs)])
+    first = by_key[earliest]
+    names = file_names({
+        key: _name(by_key[key], first, group.runs.iloc[0], found[earliest].runs.iloc[0])
+        for key, group in found.items()
+    })  # fmt: skip
     return [replace(group, name=names[key]) for key, group in found.items()]
 
 
@@ -326,9 +330,13 @@ def _describe_length(run: "pd.Series[Any]") -> str:
     return several(run["epochs"], "epoch")
 
 
-def _name(settings: dict[str, Any], first: dict[str, Any]) -> str:
-    """How settings differ from others."""
-    values = {name: settings.get(name) for name in differing_keys([first, settings])}
+def _name(
+    settings: dict[str, Any], first: dict[str, Any], row: "pd.Series[Any]", its: "pd.Series[Any]"
+) -> str:
+    """How settings, of a run's row, differ from others; the data and model in a word."""
+    words = {name: row[name] for name in ("data", "model") if str(row[name]) != str(its[name])}
+    differing = differing_keys([first, settings])
+    values = words | {n: settings.get(n) for n in differing if n.split(".")[0] not in words}
     keys = [name.removesuffix(".name").rpartition(".")[2] for name in values]
     shown = ("null" if value is None else value for value in values.values())
     return "-".join(f"{key}={value}" for key, value in zip(keys, shown, strict=True))

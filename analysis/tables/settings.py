@@ -56,8 +56,7 @@ def group_settings(
     of_runs = dict(zip(runs.index, configs, strict=True))
     own = [of_runs[i] for i in found.index]
     rate = typed_rate(found, own)
-    if rate != "base_lr":
-        found = found.assign(base_lr=_values(own, rate).to_numpy())
+    found = found.assign(base_lr=typed_rates(found, own, rate))
     further = [n for n in numbers if n != rate and n.split(".")[0] not in _COLUMNS]
     for name in further:
         values = _values(own, name)
@@ -93,9 +92,17 @@ def typed_rate(runs: pd.DataFrame, configs: Sequence[StoredConfig] | None = None
     names = {n for c in configs for n in c.scientific if n.split(".")[0] in ("module", "optimizer")}
     for name in sorted(names, key=lambda name: (not name.endswith("lr"), name)):
         values = _values(configs, name).to_numpy()
-        if len(rates) and (np.abs(values - rates) <= _OFF_PEAK * np.abs(rates)).all():
+        is_known = ~np.isnan(values) & ~np.isnan(rates)
+        is_same = np.abs(values - rates) <= _OFF_PEAK * np.abs(rates)
+        if is_known.any() and is_same[is_known].all():
             return name
     return "base_lr"
+
+
+def typed_rates(runs: pd.DataFrame, configs: Sequence[StoredConfig], key: str) -> pd.Series:
+    """The rate of each run as it was typed, with `typed_rate` as the key."""
+    typed = _values(configs, key).set_axis(runs.index)
+    return runs["base_lr"] if key == "base_lr" else typed.fillna(runs["base_lr"])
 
 
 def _values(configs: Sequence[StoredConfig], name: str) -> pd.Series:

@@ -16,6 +16,7 @@ from analysis.decide.command import complete_config
 from analysis.decide.proposal import as_json, proposals_text
 from analysis.decide.proposals import propose_next
 from analysis.papers.judge import judge_all
+from analysis.report.estimates import choose_batch
 from analysis.tables.load import load_curves, load_runs
 from analysis.tables.metric import with_metric
 from sweeper.commands.show_plan import plan_grid
@@ -39,7 +40,7 @@ def propose_for_twin(twin):
     """What is proposed for them, which are judged once."""
     runs, curves = load_runs(twin), load_curves(twin)
     measured, judged = with_metric(twin, runs, curves), judge_all(runs, curves)
-    return lambda: as_json(propose_next(measured, judged))
+    return lambda: as_json(propose_next(measured, judged, choose_batch(measured)))
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +315,7 @@ def test_nothing_to_propose_does_not_say_that_no_claim_is_open(study, capsys):
     assert main(["next", str(folder)]) == 0
     assert capsys.readouterr().out == (
         "Nothing to propose: no best setting is at an end of what was tried, no point has a single "
-        "seed, more seeds would tell no two learning-rate rules apart, and no claim of a paper on "
+        "seed, more seeds would tell neither batches nor learning-rate rules apart, and no claim of a paper on "
         "these points is open.\n"
     )
 

@@ -30,7 +30,7 @@ def test_the_fastest_batch_that_loses_little_is_named_with_what_is_not_excluded(
     assert words.startswith("Use 120 (warmup 1 epoch). It looks as good as the best (60): 0.")
     assert " behind, at most 0." in words
     assert " with 95 % confidence, and 4 times faster per epoch than 30. " in words
-    assert "No batch is shown to lose more than 0.5 points, which takes " in words
+    assert "No batch is shown to lose more than 0.5 points: a loss of " in words
     assert (found.value, found.low, found.high, found.unit) == (120, 30, 120, "examples")
     assert found.settings["loss_low"] < found.settings["loss"] < found.settings["loss_high"]
 
@@ -61,7 +61,7 @@ def test_a_best_setting_at_an_end_of_its_grid_is_said():
 
     found = choose_batch(Measured(runs, pd.DataFrame()))
 
-    assert "(warmup 5 epochs, the longest tried). " in found.words
+    assert "(warmup 5 epochs, the longest tried, base_lr 0.1). " in found.words
     assert found.settings["at_end_of_grid"] == ["warmup"]
     assert found.next.startswith("Extend the grid")
 
