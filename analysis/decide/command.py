@@ -93,8 +93,9 @@ def _split_grid(points: set[tuple[str, ...]]) -> Iterator[list[list[str]]]:
 
 
 def read_setting(config: Config, key: str) -> Any:
-    """A setting by its dotted name."""
-    return reduce(lambda inner, name: inner[name], key.split("."), config)
+    """A setting by its dotted name; None if it is not there."""
+    *groups, name = key.split(".")
+    return reduce(lambda inner, group: inner[group], groups, config).get(name)
 
 
 def change_setting(config: Config, key: str, value: Any) -> Config:

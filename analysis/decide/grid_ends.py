@@ -49,7 +49,6 @@ class Edge:
         return list(self.arms.values())[-1 if self.is_upper else 0]
 
 
-
 def find_edges(measured: Measured) -> list[Edge]:
     """Best warmups, best rates and breaking batches that lie at or beyond an end of the grid."""
     metric, runs = measured.metric, measured.runs_with_metric
@@ -88,18 +87,18 @@ def find_optimum_edges(
     table = best_settings(runs, column, make_rng(), _FEW_DRAWS, metric).table()
     best = table.set_index("global_batch")["best"].to_dict()
     rising = {batch for batch, _, _ in upper_edges(runs, metric)} if key == "warmup" else set()
-    for batch, of_batch in runs.groupby("global_batch"):
+    for batch in sorted({*map(int, runs["global_batch"])}):
         end = (ends or {}).get(batch, {}).get(column, "")
         if batch not in best and not end:
             continue
-        arms = _arms_by_value(of_batch, key, column)
+        arms = _arms_by_value(runs[runs["global_batch"] == batch], key, column)
         least, most, value = min(arms), max(arms), best.get(batch, nan)
         is_upper = bool(value >= most or batch in rising or end == SIDES[column][1])
         if is_upper or value <= least > 0 or end:
             place = most if is_upper else least
             setting = read_setting(arms[place].config, key)  # a rule scales rates and warmups
             factor = float(setting) / place if setting and place else 1.0
-            yield Edge(key, int(batch), is_upper, arms, factor, metric)
+            yield Edge(key, batch, is_upper, arms, factor, metric)
 
 
 def _arms_by_value(runs: pd.DataFrame, key: str, column: str) -> dict[float, Arm]:

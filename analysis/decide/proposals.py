@@ -80,7 +80,7 @@ def _propose_for_batch(measured: Measured, asked: Answer) -> Iterator[Proposal]:
     arms = [
         Arm.of_runs(f"batch={batch}", rows)
         for batch, rows in runs.groupby("global_batch")
-        if isnan(asked.low) or asked.low <= batch <= asked.high
+        if isnan(asked.low) or asked.low <= float(str(batch)) <= asked.high
     ]
     why = f"about {count:g} seeds of each batch would show whether {asked.value:,} loses so little"
     yield propose_runs(arms, add_seeds(arms, int(count)), replace(blank, why=why))

@@ -185,7 +185,8 @@ def draw_heat_map(
             axes.set_title(f"lr {rule}", parse_math=False)
     sheet.label(*(axis.label_of(compared.runs) for axis in (BATCHES, WARMUPS)))
     unit = style.value_label(metric)
-    title = f"{style.title_word(metric)} at the end of training by batch and warmup: {compared.title}"
+    by = "by batch and warmup"
+    title = f"{style.title_word(metric)} at the end of training {by}: {compared.title}"
     note = f"{unit}. {_NOTE}{_NOTE_ON_DIVERGED if frame['num_diverged'].any() else ''}. "
     note = note[0].upper() + note[1:] + reading_note(frame).partition(". ")[2]
     return sheet.finish(frame, title, [compared.about, note.strip()])

@@ -26,6 +26,9 @@ QUESTION = "Which batch should I train with?"
 
 _FEW = "Not run: two or more batches whose runs all finished are needed."
 
+#: Seeds beside which a wild one is named: fewer do not tell their spread.
+_FEWEST_OTHERS = 5
+
 #: With more standard errors than this between the best mean and guessing, something was learned.
 _ABOVE_CHANCE = 1.96
 
@@ -140,14 +143,17 @@ def advise_batch(
     labeled = _label_columns(every, metric, runs)
     if guessed := _find_guessing(runs, metric, values.groupby(runs["global_batch"]).mean().max()):
         return replace(answer, words=guessed, next=_RATES, is_answered=False, table=labeled)
+    needed = _count_seeds(chosen, margin)
     parts = [
         _name_setting(chosen, runs, (ends or {}).get(batch, {})),
         _describe_loss(chosen, table, metric) + _describe_speed(chosen, within, table),
         _describe_shown(chosen, every, margin, metric),
+        f"More than {MOST_SEEDS} seeds of each batch would be needed to tell"
+        * bool(needed > MOST_SEEDS),
         *_describe_lost(runs, every),
     ]
     words = f"{'. '.join(filter(None, parts))}."
-    kept, wild = drop_wild(runs, _setting(runs), metric.name)
+    kept, wild = drop_wild(runs, _setting(runs), metric.name, _FEWEST_OTHERS)
     if wild:
         without = advise_batch(kept, metric, price, ends).words
         found = capitalize(wild)
@@ -157,9 +163,6 @@ def advise_batch(
             words = f"{words} {found}; without, {without[0].lower()}{without[1:]}"
     open_ones = table.loc[~(table["at_least"] > 0), "global_batch"]
     is_known = table["at_most"].notna().any()
-    needed = _count_seeds(chosen, margin)
-    if needed > MOST_SEEDS:
-        words += f" More than {MOST_SEEDS} seeds of each batch would be needed to tell."
     settings = {
         "warmup": chosen["warmup_epochs"], "warmup_unit": warmup_unit(runs),
         "lr_rule": chosen["lr_rule"], "base_lr": chosen.get("base_lr"), "margin": margin,
@@ -295,8 +298,8 @@ def _label_columns(table: pd.DataFrame, metric: Metric, runs: pd.DataFrame) -> p
         "global_batch": "batch", "warmup_epochs": f"warmup [{warmup_unit(runs)}]",
         "base_lr": typed_rate(runs),
         "num_seeds": "seeds", "num_diverged": "diverged",
-        "loss": f"worse than the best other [{unit.removeprefix('in ')}]", "at_least": "at least (95 %)",
-        "at_most": "at most (95 %)", "speed": "examples/s",
+        "loss": f"worse than the best other [{unit.removeprefix('in ')}]",
+        "at_least": "at least (95 %)", "at_most": "at most (95 %)", "speed": "examples/s",
     }  # fmt: skip
     table = table.assign(**amounts, speed=table["speed"].round())
     return table.sort_values("global_batch").rename(columns=heads)

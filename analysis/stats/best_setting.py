@@ -142,6 +142,7 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
         return BestSettings(runs, cells.points, columns)
     lost = runs[runs["outcome"] == "diverged"].groupby(by).size()
     frame = cells.points.assign(mean=metric.sign * cells.means, count=cells.counts)
+    named = cells.points.to_dict("records")
     fit, refit, variance = _smooth(cells, columns, metric, lost)
     is_usable = ~pd.MultiIndex.from_frame(frame[by]).isin(lost.index)
     is_usable &= (frame["count"] >= min(2, frame["count"].max())).to_numpy()
@@ -157,7 +158,7 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     by_curve = {
         int(batches[i]): (
             f"At {batches[i]:,.0f} the curve through the settings of all batches takes "
-            f"{_say_typed(runs, frame.loc[i, by])}; {_say_typed(runs, frame.loc[top, by])} has a "
+            f"{_say_typed(runs, named[i])}; {_say_typed(runs, named[top])} has a "
             "better mean, within its error."
         )
         for i, top in zip(best, tops, strict=True)
@@ -179,10 +180,10 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     return replace(found, runs=found.keep_chosen(runs))
 
 
-def _say_typed(runs: pd.DataFrame, setting: pd.Series) -> str:
+def _say_typed(runs: pd.DataFrame, setting: Mapping[Hashable, Any]) -> str:
     """A setting of a batch, with the rate as it was typed."""
-    first = runs[(runs[[*setting.index]] == setting).all(axis=1)].iloc[0]
-    shown = {_NAMES.get(name, name): setting[name] for name in setting.index[1:]}
+    first = runs[(runs[[*setting]] == pd.Series(setting)).all(axis=1)].iloc[0]
+    shown = {_NAMES.get(str(n), str(n)): v for n, v in setting.items() if n != "global_batch"}
     if "peak_lr" in setting and pd.notna(first["base_lr"]):
         shown[typed_rate(runs)] = first["base_lr"]
         del shown[_NAMES["peak_lr"]]

@@ -82,8 +82,8 @@ def steady_part(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.Series:
 def reachable_targets(runs: pd.DataFrame, metric: Metric, fewest: int = 3) -> list[float]:
     """Targets 2 % short of what half of the seeds reach: at every batch, at all but one, and so on.
 
-    The last is one that the fewest batches reach. Uses `global_batch`, `seed` and the metric; of several
-    settings the best counts.
+    The last is one that the fewest batches reach. Uses `global_batch`, `seed` and the metric; of
+    several settings the best counts.
     """
     signed = runs.assign(value=metric.sign * runs[metric.name])
     best = signed.groupby(["global_batch", "seed"])["value"].max()

@@ -110,7 +110,7 @@ class Measured:
         """
         named, name = self.runs["metric_name"], self.metric.name
         runs = self.runs
-        if named.nunique() > 1:
+        if named.nunique() >= 2:
             runs = runs[(named == name) | runs[name].notna()]
         is_whole = runs["branch"].isna()
         return runs[is_whole] if is_whole.any() else runs

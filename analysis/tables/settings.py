@@ -60,7 +60,7 @@ def group_settings(
     further = [n for n in numbers if n != rate and n.split(".")[0] not in _COLUMNS]
     for name in further:
         values = _values(own, name)
-        if values.nunique(dropna=False) > 1:
+        if len(values.unique()) > 1:
             found = found.assign(**{name: values.to_numpy()})
     names = ["peak_lr", "warmup_epochs", *(name for name in further if name in found)]
     if found["peak_lr"].isna().all():
@@ -143,13 +143,14 @@ def _name_conditions(wanted: "pd.Index[int]", runs: pd.DataFrame) -> str:
     keys = [n for n in differing_keys([c.scientific for c in configs]) if n not in AXES]
     columns = {name: [config.settings.get(name) for config in configs] for name in keys}
     shown = pd.DataFrame({**runs[["data", "model"]].to_dict("list"), **columns}, runs.index)
-    shown = shown.map(lambda value: "null" if value is None else str(value).removesuffix(".0"))
+    shown = shown.astype("object").where(shown.notna(), "null").astype("str")
+    shown = shown.replace(r"\.0$", "", regex=True)
     mine, others, found = shown.loc[wanted], shown.drop(wanted), list[str]()
-    names = [name for name in shown if mine[name].nunique() == 1 and "," not in mine[name].iloc[0]]
+    names = [n for n in shown if len({*mine[n]}) == 1 and "," not in mine[n].iloc[0]]
     while len(others):
         same = {name: others[others[name] == mine[name].iloc[0]] for name in names}
-        name = min(names, key=lambda name: len(same[name]), default=None)
-        if name is None or len(same[name]) == len(others):
+        name = min(names, key=lambda name: len(same[name]))  # the model is one of them
+        if len(same[name]) == len(others):
             return ""
         others = same[name]
         found.append(f"--where {name}={mine[name].iloc[0]}")

@@ -315,8 +315,8 @@ def test_nothing_to_propose_does_not_say_that_no_claim_is_open(study, capsys):
     assert main(["next", str(folder)]) == 0
     assert capsys.readouterr().out == (
         "Nothing to propose: no best setting is at an end of what was tried, no point has a single "
-        "seed, more seeds would tell neither batches nor learning-rate rules apart, and no claim of a paper on "
-        "these points is open.\n"
+        "seed, more seeds would tell neither batches nor learning-rate rules apart, and no claim "
+        "of a paper on these points is open.\n"
     )
 
 

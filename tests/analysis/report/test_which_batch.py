@@ -27,7 +27,7 @@ def test_the_fastest_batch_that_loses_little_is_named_with_what_is_not_excluded(
     found = advise_batch(study(3, lambda b, w: 0.9 + 0.01 * (w == 1), seed=7), ACCURACY)
     words = found.words
 
-    assert words.startswith("Use 120 (warmup 1 epoch). It looks as good as the best (60): 0.")
+    assert words.startswith("Use 120 (warmup 1 epoch, base_lr 0.1). It looks as good as the best")
     assert " behind, at most 0." in words
     assert " with 95 % confidence, and 4 times faster per epoch than 30. " in words
     assert "No batch is shown to lose more than 0.5 points: a loss of " in words

@@ -109,8 +109,8 @@ def test_positions_are_answers_and_one_that_is_not_decided_says_what_would_have_
     assert (vague.name, vague.has_answer, vague.settings["definition"]) == (
         "critical_batch", False, "branches",
     )  # fmt: skip
-    assert vague.words.startswith("These seeds do not tell: only differences of 2.6 or more would sh")
-    assert vague.next == "Train the branches of more seeds."
+    assert vague.words.startswith("These seeds do not tell: only differences of 2.6 or more")
+    assert vague.next == "Train parents of more seeds, then their branches: branch=@1"
     assert (shown.low, shown.high, shown.settings["position"], shown.next) == (16, 32, 2, "")
     assert shown.words == "16 at least and less than 32 (95 %, 2 seeds); by the means 23."
     assert "(margin 0.02, 1 %)" in shown.question
