@@ -94,12 +94,16 @@ class BestSettings:
         more = {"chosen": settings, "at_end_of_grid": [_NAMES.get(name, name) for name in at_end]}
         said = _describe_ends(ends) if not is_of_batch else ""
         if is_of_batch and answer.has_answer:
-            said = " ".join(self.by_curve.values())
+            each = [f"{batch:,} ({words})" for batch, words in self.by_curve.items()]
+            said = f"{_BY_CURVE}: {'; '.join(each)}." if each else ""
         words = f"{answer.words} {said}".strip()
         answer = replace(answer, words=words, settings={**answer.settings, **more})
         if not {*at_end} & EXTENDED.keys() or (answer.next and not answer.has_answer):
             return answer
         return replace(answer, next="Extend the grid: sweeper analysis next names the runs.")
+
+
+_BY_CURVE = "Taken by the curve through all batches, though another setting has a better mean"
 
 
 def along_best(runs: pd.DataFrame, metric: Metric) -> tuple[ComparableRuns, BestSettings] | None:
@@ -156,11 +160,7 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     ends = {int(r["global_batch"]): _ends_of(r, tried, columns) for r in chosen.to_dict("records")}
     tops = [place[means[place].argmax()] for place in places]
     by_curve = {
-        int(batches[i]): (
-            f"At {batches[i]:,.0f} the curve through the settings of all batches takes "
-            f"{_say_typed(runs, named[i])}; {_say_typed(runs, named[top])} has a "
-            "better mean, within its error."
-        )
+        int(batches[i]): f"{_say_typed(runs, named[i])}, not {_say_typed(runs, named[top])}"
         for i, top in zip(best, tops, strict=True)
         if means[top] > means[i]
     }

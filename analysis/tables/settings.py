@@ -147,6 +147,7 @@ def _name_conditions(wanted: "pd.Index[int]", runs: pd.DataFrame) -> str:
     shown = shown.replace(r"\.0$", "", regex=True)
     mine, others, found = shown.loc[wanted], shown.drop(wanted), list[str]()
     names = [n for n in shown if len({*mine[n]}) == 1 and "," not in mine[n].iloc[0]]
+    names.sort(key=lambda name: mine[name].iloc[0] == "null")  # a column may fill what is null
     while len(others):
         same = {name: others[others[name] == mine[name].iloc[0]] for name in names}
         name = min(names, key=lambda name: len(same[name]))  # the model is one of them

@@ -12,6 +12,7 @@ from simulated_studies import simulated_curves, simulated_runs, with_settings, w
 
 from analysis.cli import main
 from analysis.decide import proposal
+from analysis.decide.arms import write_commands
 from analysis.decide.command import complete_config
 from analysis.decide.proposal import as_json, proposals_text
 from analysis.decide.proposals import propose_next
@@ -402,3 +403,31 @@ def test_settings_that_went_are_said_and_stop_nothing(ask):
 
     assert asked["commands"] == []
     assert asked["why"].startswith("such runs are not possible: perturbation must")
+
+
+def test_what_the_answer_asks_for_is_what_is_proposed(study, capsys):
+    """Seeds of the batches that may be best, where no best setting is at an end of its grid."""
+    folder = study(lambda b, w: 0.9 - w / 100, noise=0.004, batches=(1000, 6000))
+    assert main(["batch", str(folder), "--json"]) == 0
+    (answer,) = [a for a in json.loads(capsys.readouterr().out) if a["question"] == "best_batch"]
+    needed = int(answer["settings"]["seeds_needed"])
+
+    found = asks(proposals(capsys, folder), "Which batch should I train with?")
+
+    assert answer["next"] == (
+        f"Run {needed} seeds of each batch: sweeper analysis next has the commands."
+    )
+    assert 3 < needed <= 50
+    assert found["runs"] == 2 * (needed - 3)
+    assert "batch=1000,6000 warmup=0 " in found["commands"][0]
+
+
+def test_a_step_of_an_estimate_has_the_words_of_its_study(study):
+    runs = load_runs(study(lambda b, w: 0.9, warmups=(0,)))
+
+    command = write_commands(runs, seed=[3, 4])
+
+    words = shlex.split(command)
+    assert words[:4] == ["python", "-m", "sweeper", "-m"]
+    assert "model._target_=Simulated" in words
+    assert {"bn_span=256", "batch=7680,30720", "warmup=0", "seed=3,4"} <= {*words}

@@ -196,3 +196,18 @@ def test_the_interval_covers_the_critical_batch_of_simulated_branches(
     assert covered >= 0.95 - 3 * (0.95 * 0.05 / times) ** 0.5
     if seeds == 8 and not is_hardest:
         assert np.mean([np.isfinite(f.below) for f in found]) > 0.2
+
+
+def test_branches_without_their_parents_are_refused():
+    """As after --where batch=16, which drops a parent at batch 8."""
+    runs = pd.DataFrame(
+        {"run_id": ["a"], "branch": ["p@1"], "seed": [0], "global_batch": [16],
+         "outcome": ["finished"]}
+    )  # fmt: skip
+    names = ["run_id", "epoch", "step", "realised_batch", "noise_scale", "val_loss"]
+    curves = pd.DataFrame([("a", epoch, epoch, 8, 1.0, 2.0) for epoch in (1, 2)], columns=names)
+
+    with pytest.raises(
+        ValueError, match=r"must hold the parents of these branches.*; got none of p"
+    ):
+        branch_differences(runs, curves, "val_loss")
