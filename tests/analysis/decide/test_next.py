@@ -407,7 +407,7 @@ def test_settings_that_went_are_said_and_stop_nothing(ask):
 
 def test_what_the_answer_asks_for_is_what_is_proposed(study, capsys):
     """Seeds of the batches that may be best, where no best setting is at an end of its grid."""
-    folder = study(lambda b, w: 0.9 - w / 100, noise=0.004, batches=(1000, 6000))
+    folder = study(lambda b, w: 0.9 - w / 100, noise=0.004, batches=(1024, 6144))
     assert main(["batch", str(folder), "--json"]) == 0
     (answer,) = [a for a in json.loads(capsys.readouterr().out) if a["question"] == "best_batch"]
     needed = int(answer["settings"]["seeds_needed"])
@@ -419,7 +419,7 @@ def test_what_the_answer_asks_for_is_what_is_proposed(study, capsys):
     )
     assert 3 < needed <= 50
     assert found["runs"] == 2 * (needed - 3)
-    assert "batch=1000,6000 warmup=0 " in found["commands"][0]
+    assert "batch=1024,6144 warmup=0 " in found["commands"][0]
 
 
 def test_a_step_of_an_estimate_has_the_words_of_its_study(study):
