@@ -46,6 +46,9 @@ def propose_next(
     if not len(ended_runs(runs)):
         question = f"None of {several(len(runs), 'run')} has a result"
         return [Proposal(question=question, why="`sweeper status` says what became of them")]
+    if runs["branch"].notna().all():
+        why = "`sweeper analysis branches` compares them; new seeds need parents first"
+        return [Proposal(question=f"All {several(len(runs), 'run')} are branches", why=why)]
     found = [propose_for_claim(claim, MOST_SEEDS) for claim in open_claims(judged)]
     by_end: dict[tuple[str, bool], list[Edge]] = {}
     for edge in find_edges(measured):

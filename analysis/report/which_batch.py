@@ -29,9 +29,6 @@ _FEW = "Not run: two or more batches whose runs all finished are needed."
 #: Seeds beside which a wild one is named: fewer do not tell their spread.
 _FEWEST_OTHERS = 5
 
-#: With more standard errors than this between the best mean and guessing, something was learned.
-_ABOVE_CHANCE = 1.96
-
 #: An epoch that is faster by less than this is not said to be faster.
 _FASTER = 1.05
 
@@ -205,7 +202,7 @@ def _find_guessing(runs: pd.DataFrame, metric: Metric, best: float) -> str:
     if metric != ACCURACY or not classes or not size:
         return ""
     chance = 1 / classes
-    most = chance + _ABOVE_CHANCE * np.sqrt(chance * (1 - chance) / size)
+    most = chance + 1.96 * np.sqrt(chance * (1 - chance) / size)  # 95 % of guesses are within
     if best > most:
         return ""
     return (

@@ -422,6 +422,20 @@ def test_what_the_answer_asks_for_is_what_is_proposed(study, capsys):
     assert "batch=1024,6144 warmup=0 " in found["commands"][0]
 
 
+def test_seeds_of_branches_are_not_proposed(study, capsys):
+    """A branch of another seed needs a parent of that seed."""
+    of_parents = {"branch": {"run": "p", "epochs": 1}}
+    folder = study(
+        lambda b, w: 0.9, seeds=1, batches=(1024, 6144),
+        change=lambda runs: with_settings(runs, **of_parents).assign(branch="p@1"),
+    )  # fmt: skip
+
+    assert main(["next", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "All 8 runs are branches" in said
+    assert "python -m sweeper" not in said
+
+
 def test_a_step_of_an_estimate_has_the_words_of_its_study(study):
     runs = load_runs(study(lambda b, w: 0.9, warmups=(0,)))
 
