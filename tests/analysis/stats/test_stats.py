@@ -12,7 +12,7 @@ from analysis.stats.critical_batch import critical_batch, doubling_batch
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare
-from analysis.stats.replicates import Replicates, percentile_interval
+from analysis.stats.replicates import Estimate, Replicates, percentile_interval
 from analysis.stats.to_target import to_target
 
 
