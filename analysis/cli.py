@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -14,6 +15,8 @@ from analysis.frontier.machines import find_presets
 from analysis.tables.comparable_runs import (
     COLUMNS,
     ComparableRuns,
+    example_unit,
+    file_name,
     group_comparable,
     select_runs_where,
 )
@@ -315,7 +318,7 @@ def _figures(options: argparse.Namespace) -> Iterator[str]:
     from analysis.figures.draw import draw_all
     from analysis.tables.validity import COLUMNS as OF_DOUBTS
 
-    columns = [*{*COLUMNS, "peak_lr", *OF_DOUBTS}]
+    columns = [*{*COLUMNS, "peak_lr", "steps", *OF_DOUBTS}]
     clocks = ("examples_seen",) if options.target is None else ("step", "examples_seen")
     measured = read_measured(options, *clocks, columns=columns)
     check_target(options.target, measured.metric.unit)
@@ -375,10 +378,11 @@ def _next(options: argparse.Namespace) -> Iterator[str]:
     from analysis.decide.proposal import as_json, proposals_text
     from analysis.decide.proposals import propose_next
     from analysis.papers.judge import judge_all
+    from analysis.report.estimates import choose_batch
 
     measured = read_measured(options, "all")
     judged = judge_all(measured.runs, measured.curves)
-    found = propose_next(measured, judged)
+    found = propose_next(measured, judged, choose_batch(measured))
     yield from [json.dumps(as_json(found), indent=1)] if options.json else proposals_text(found)
 
 
@@ -403,7 +407,7 @@ def _scaling(options: argparse.Namespace) -> "Iterator[Answer | str]":
 
 
 def _branches(options: argparse.Namespace) -> "Iterator[Answer | str]":
-    from analysis.figures.over_training import draw_over_training
+    from analysis.figures.over_training import draw_branches, draw_over_training
     from analysis.figures.sheet import save
     from analysis.stats.critical_branches import (
         branch_answers,
@@ -428,9 +432,12 @@ def _branches(options: argparse.Namespace) -> "Iterator[Answer | str]":
         yield from branch_answers(found, margin, words)
         yield found.to_string(index=False, na_rep="", float_format="{:,.5g}".format)
         yield describe_ratio(found)
-        drawing = draw_over_training(found, group.title, margin, options.width)
-        name = "-".join(filter(None, ["critical_batch_over_training", group.name]))
-        yield from map(_WROTE.format, save(drawing, options.out, name))
+        unit, ending = example_unit(group.runs), f"-{group.name}" if group.name else ""
+        drawing = draw_over_training(found, group.title, margin, unit, options.width)
+        drawn = save(drawing, options.out, f"critical_batch_over_training{ending}")
+        drawing = draw_branches(differences, group.title, metric, unit, options.width)
+        drawn += save(drawing, options.out, f"{file_name(metric.word)}_after_branches{ending}")
+        yield from map(_WROTE.format, drawn)
 
 
 def _table(options: argparse.Namespace) -> Iterator[str]:
@@ -439,8 +446,8 @@ def _table(options: argparse.Namespace) -> Iterator[str]:
     measured = read_measured(options)
     if others := len(measured.runs) - len(measured.runs_with_metric):
         yield f"left out: {several(others, 'run')} with another metric than {measured.metric.name}"
-    for table, paths in write_tables(measured, options.out):
-        yield table.markdown()
+    for i, (table, paths) in enumerate(write_tables(measured, options.out)):
+        yield (replace(table, settings="") if i else table).markdown()  # what differs is captioned
         yield from map(_WROTE.format, paths)
 
 

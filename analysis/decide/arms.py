@@ -5,11 +5,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
-from analysis.decide.command import Config, complete_config
+from analysis.decide.command import Config, complete_config, sweep_commands
 from analysis.papers.claim import Point, point_masks
 from analysis.papers.paper import Paper, user_point
 from analysis.tables.validity import ALIKE, confounds
@@ -52,6 +53,22 @@ class Arm:
 def config_from_row(row: pd.Series, **changes: Any) -> Config:
     """The config of a run, with defaults for keys added since, and some keys changed."""
     return {**complete_config(json.loads(row["config_json"])), **changes}
+
+
+def write_commands(runs: pd.DataFrame, **changes: Sequence[Any]) -> str:
+    """The commands that train these runs again with other values of some keys.
+
+    The values of a key are all tried; `batch` alone is changed in the runs of the largest.
+    """
+    if "batch" in changes:
+        runs = runs[runs["global_batch"] == runs["global_batch"].max()]
+    configs = [
+        config_from_row(row, **dict(zip(changes, values, strict=True)))
+        for _, row in runs.drop_duplicates("config_json").iterrows()
+        for values in product(*changes.values())
+    ]
+    folder = str(runs["results"].iloc[0]) if "results" in runs else "results"
+    return "; ".join(sweep_commands(configs, folder))
 
 
 def paper_arms(

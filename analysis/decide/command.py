@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from math import prod
 from typing import Any
 
@@ -90,6 +90,18 @@ def _split_grid(points: set[tuple[str, ...]]) -> Iterator[list[list[str]]]:
     split = next(i for i, values in enumerate(columns) if len(values) > 1)
     for value in columns[split]:
         yield from _split_grid({point for point in points if point[split] == value})
+
+
+def read_setting(config: Config, key: str) -> Any:
+    """A setting by its dotted name; None if it is not there."""
+    *groups, name = key.split(".")
+    return reduce(lambda inner, group: inner[group], groups, config).get(name)
+
+
+def change_setting(config: Config, key: str, value: Any) -> Config:
+    """A config with another value of a dotted name."""
+    first, _, rest = key.partition(".")
+    return {**config, first: change_setting(config[first], rest, value) if rest else value}
 
 
 def complete_config(config: Config) -> Config:

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import exp, inf, isfinite, log
+from math import exp, inf, isfinite, log, nan
 
 import pandas as pd
 
 from analysis.decide.arms import Arm
-from analysis.decide.command import Config
+from analysis.decide.command import Config, change_setting, read_setting
 from analysis.decide.proposal import Proposal, propose_runs
-from analysis.stats.best_setting import choose_settings
+from analysis.stats.best_setting import EXTENDED, SIDES, Ends, choose_settings
 from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.optimum import best_settings
 from analysis.stats.replicates import make_rng
 from analysis.tables.metric import ACCURACY, Measured, Metric
-from analysis.tables.settings import comparable_settings
+from analysis.tables.settings import comparable_settings, typed_rate
 from analysis.tables.validity import upper_edges
 from analysis.tables.which_runs import BREAKING, ended_runs, finished_runs, negligible_margin
 from sweeper.spec.run_spec import read_run_spec
@@ -28,7 +28,7 @@ class Edge:
     """An estimate that lies at an edge of the grid, at a batch.
 
     Attributes:
-        key: the setting whose grid ends: warmup, base_lr or batch.
+        key: the setting whose grid ends: warmup, batch, base_lr or what the rate was typed as.
         batch: where; the largest, if the batches end.
         is_upper: which end.
         arms: by the value of the setting, in rising order.
@@ -49,10 +49,6 @@ class Edge:
         return list(self.arms.values())[-1 if self.is_upper else 0]
 
 
-#: Settings whose grid may be extended, and the key that does it.
-_KEYS = {"warmup_epochs": "warmup", "peak_lr": "base_lr"}
-
-
 def find_edges(measured: Measured) -> list[Edge]:
     """Best warmups, best rates and breaking batches that lie at or beyond an end of the grid."""
     metric, runs = measured.metric, measured.runs_with_metric
@@ -63,8 +59,8 @@ def find_edges(measured: Measured) -> list[Edge]:
     found = [
         edge
         for column in columns
-        if column in _KEYS
-        for edge in find_optimum_edges(best.keep_others(tuned, column), column, metric)
+        if column in EXTENDED
+        for edge in find_optimum_edges(best.keep_others(tuned, column), column, metric, best.ends)
     ]
     finished = finished_runs(best.runs, metric)
     if finished["global_batch"].nunique() < 2:
@@ -80,20 +76,29 @@ def find_edges(measured: Measured) -> list[Edge]:
     return found
 
 
-def find_optimum_edges(runs: pd.DataFrame, column: str, metric: Metric) -> Iterator[Edge]:
-    """Batches whose best setting is not inside the grid; a best warmup of 0 is no edge."""
-    key = _KEYS[column]
+def find_optimum_edges(
+    runs: pd.DataFrame, column: str, metric: Metric, ends: Ends | None = None
+) -> Iterator[Edge]:
+    """Batches whose best setting is not inside the grid; a best warmup of 0 is no edge.
+
+    It is the best of the response, or what was chosen: `ends` are those of `BestSettings`.
+    """
+    key = typed_rate(runs) if column == "peak_lr" else EXTENDED[column]
     table = best_settings(runs, column, make_rng(), _FEW_DRAWS, metric).table()
+    best = table.set_index("global_batch")["best"].to_dict()
     rising = {batch for batch, _, _ in upper_edges(runs, metric)} if key == "warmup" else set()
-    for row in table.to_dict("records"):
-        arms = _arms_by_value(runs[runs["global_batch"] == row["global_batch"]], key, column)
-        least, most = min(arms), max(arms)
-        is_upper = bool(row["best"] >= most or row["global_batch"] in rising)
-        if is_upper or row["best"] <= least > 0:
-            end = most if is_upper else least
-            setting = arms[end].config[key]  # a rule scales rates, and may scale warmups
-            factor = float(setting) / end if setting and end else 1.0
-            yield Edge(key, int(row["global_batch"]), is_upper, arms, factor, metric)
+    for batch in sorted({*map(int, runs["global_batch"])}):
+        end = (ends or {}).get(batch, {}).get(column, "")
+        if batch not in best and not end:
+            continue
+        arms = _arms_by_value(runs[runs["global_batch"] == batch], key, column)
+        least, most, value = min(arms), max(arms), best.get(batch, nan)
+        is_upper = bool(value >= most or batch in rising or end == SIDES[column][1])
+        if is_upper or value <= least > 0 or end:
+            place = most if is_upper else least
+            setting = read_setting(arms[place].config, key)  # a rule scales rates and warmups
+            factor = float(setting) / place if setting and place else 1.0
+            yield Edge(key, batch, is_upper, arms, factor, metric)
 
 
 def _arms_by_value(runs: pd.DataFrame, key: str, column: str) -> dict[float, Arm]:
@@ -109,15 +114,14 @@ def propose_longer_grid(found: Sequence[Edge]) -> Proposal:
     batches = ", ".join(f"{edge.batch:,}" for edge in found)
     question = {
         "warmup": f"The best warmup is at the {side} end of the grid at batch {batches}",
-        "base_lr": f"The best rate is at the {side} end of the grid at batch {batches}",
         "batch": f"{first.metric.word.capitalize()} holds up to the largest batch, {batches}",
-    }[first.key]
+    }.get(first.key, f"The best rate is at the {side} end of the grid at batch {batches}")
     blank = Proposal(question=question, unit="epochs" if first.key == "warmup" else "")
     added: list[Config] = []
     refused: list[str] = []
     for edge in found:
         for value in _next_values(edge):
-            config = {**edge.outermost.config, edge.key: value}
+            config = change_setting(edge.outermost.config, edge.key, value)
             try:
                 read_run_spec(config)
             except ValueError as error:
@@ -126,7 +130,8 @@ def propose_longer_grid(found: Sequence[Edge]) -> Proposal:
             added += [{**config, "seed": seed} for seed in edge.outermost.seeds]
     if not added:
         return replace(blank, why=next(iter(refused), "nothing beyond the grid is possible"))
-    values = ",".join(f"{v:g}" for v in sorted({float(config[first.key]) for config in added}))
+    tried = sorted({float(read_setting(config, first.key)) for config in added})
+    values = ",".join(f"{v:g}" for v in tried)
     arms = [arm for edge in found for arm in edge.arms.values()]
     return propose_runs(
         arms,

@@ -16,7 +16,8 @@ from sweeper.store.run_columns import git_commit
 _NOTHING = "Nothing to propose"
 _WHY = (
     "no best setting is at an end of what was tried, no point has a single seed, more seeds would "
-    "tell no two learning-rate rules apart, and no claim of a paper on these points is open"
+    "tell neither batches nor learning-rate rules apart, and no claim of a paper on these points "
+    "is open"
 )
 
 #: Most seeds per point that are proposed.

@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
+
+import pandas as pd
 
 from analysis.decide.arms import Arm, add_seeds
 from analysis.decide.claims import FEWEST_SEEDS, open_claims, propose_for_claim
@@ -11,9 +14,12 @@ from analysis.decide.grid_ends import Edge, find_edges, propose_longer_grid
 from analysis.decide.proposal import MOST_SEEDS, UNKNOWN, Proposal, propose_runs
 from analysis.figures.points import POINT
 from analysis.papers.judge import Judged
+from analysis.stats.answer import Answer
+from analysis.stats.best_setting import choose_settings
 from analysis.stats.pairs import rule_pairs
 from analysis.tables.comparable_runs import group_comparable, stored_configs
 from analysis.tables.metric import Measured
+from analysis.tables.settings import comparable_settings
 from analysis.tables.which_runs import ended_runs
 from sweeper.planning.seconds import Speeds
 from sweeper.spec.outcomes import Outcome
@@ -23,7 +29,9 @@ from sweeper.spec.sentences import several
 from sweeper.store.ledger import Ledger
 
 
-def propose_next(measured: Measured, judged: Sequence[Judged]) -> list[Proposal]:
+def propose_next(
+    measured: Measured, judged: Sequence[Judged], best_batch: Answer
+) -> list[Proposal]:
     """What to run next, most useful first.
 
     The most useful settles the most open questions per device-hour, or per run where the time of a
@@ -32,17 +40,21 @@ def propose_next(measured: Measured, judged: Sequence[Judged]) -> list[Proposal]
     Args:
         measured: the runs, with their metric.
         judged: papers' claims on them.
+        best_batch: which batch to train with, so far.
     """
     runs = measured.runs
     if not len(ended_runs(runs)):
         question = f"None of {several(len(runs), 'run')} has a result"
         return [Proposal(question=question, why="`sweeper status` says what became of them")]
+    if runs["branch"].notna().all():
+        why = "`sweeper analysis branches` compares them; new seeds need parents first"
+        return [Proposal(question=f"All {several(len(runs), 'run')} are branches", why=why)]
     found = [propose_for_claim(claim, MOST_SEEDS) for claim in open_claims(judged)]
     by_end: dict[tuple[str, bool], list[Edge]] = {}
     for edge in find_edges(measured):
         by_end.setdefault((edge.key, edge.is_upper), []).append(edge)
     found += [propose_longer_grid(edges) for edges in by_end.values()]
-    found += _propose_seeds(measured)
+    found += [*_propose_for_batch(measured, best_batch), *_propose_seeds(measured)]
     prices = (config.settings.get("price") for config in stored_configs(runs))
     price = next((known for known in prices if isinstance(known, int | float)), None)
     if any(proposal.configs for proposal in found):
@@ -52,6 +64,29 @@ def propose_next(measured: Measured, judged: Sequence[Judged]) -> list[Proposal]
         failed = set(runs.loc[runs["outcome"] == Outcome.FAILED, "run_id"])
         found = [_add_commands(proposal, results, speeds, price, failed) for proposal in found]
     return _rank(found)
+
+
+def _propose_for_batch(measured: Measured, asked: Answer) -> Iterator[Proposal]:
+    """Seeds of the batches that may be best, each at its best setting."""
+    if not (count := asked.settings.get("seeds_needed")):
+        return
+    blank = Proposal(
+        question=asked.question, why=f"more than {MOST_SEEDS} seeds of each batch are needed"
+    )
+    if count > MOST_SEEDS:
+        yield blank
+        return
+    tuned, columns = comparable_settings(measured.runs_with_metric)
+    runs = ended_runs(choose_settings(tuned, columns, measured.metric).runs)
+    taken = pd.MultiIndex.from_frame(asked.table.iloc[:, : len(POINT)])
+    runs = runs[pd.MultiIndex.from_frame(runs[POINT]).isin(taken)]
+    arms = [
+        Arm.of_runs(f"batch={batch}", rows)
+        for batch, rows in runs.groupby("global_batch")
+        if isnan(asked.low) or asked.low <= float(str(batch)) <= asked.high
+    ]
+    why = f"about {count:g} seeds of each batch would show whether {asked.value:,} loses so little"
+    yield propose_runs(arms, add_seeds(arms, int(count)), replace(blank, why=why))
 
 
 def _propose_seeds(measured: Measured) -> Iterator[Proposal]:

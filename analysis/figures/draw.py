@@ -5,6 +5,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
+
 from analysis.figures.curves import draw_per_epoch
 from analysis.figures.final import (
     draw_against_batch,
@@ -19,14 +21,21 @@ from analysis.figures.style import Width
 from analysis.figures.target import best_reached, draw_steps_to_target
 from analysis.stats.best_setting import along_best
 from analysis.stats.to_target import to_target
-from analysis.tables.comparable_runs import AXES, ComparableRuns, file_name, group_comparable
+from analysis.tables.comparable_runs import (
+    AXES,
+    ComparableRuns,
+    file_name,
+    group_comparable,
+    stored_configs,
+)
 from analysis.tables.metric import Measured
+from analysis.tables.settings import typed_rate, typed_rates
 from analysis.tables.validity import doubts
 
 #: Kinds of figures, which their names begin with, the most telling first.
 _KINDS = (
-    "vs_batch_best", "steps_to_target", "best_rates", "best_warmups", "vs_batch", "vs_warmup",
-    "by_batch_and_warmup", "per_epoch",
+    "vs_batch_best", "per_epoch_best", "steps_to_target", "best_rates", "best_warmups", "vs_batch",
+    "vs_warmup", "by_batch_and_warmup", "per_epoch",
 )  # fmt: skip
 
 #: A kind, the rest of the name, and what draws it.
@@ -59,9 +68,21 @@ def draw_all(
 
 
 def add_doubts(compared: ComparableRuns) -> ComparableRuns:
-    """Comparable runs that say of themselves which of their points are not to be compared."""
-    about = ". ".join(filter(None, [compared.about, doubts(compared.runs)]))
-    return replace(compared, about=about)
+    """Comparable runs that say their rate and steps, and which points are not to be compared."""
+    parts = compared.about, _describe_training(compared.runs), doubts(compared.runs)
+    return replace(compared, about=". ".join(filter(None, parts)))
+
+
+def _describe_training(runs: pd.DataFrame) -> str:
+    """The rate of runs as it was typed, its rule, and the steps at the ends of the batches."""
+    configs = stored_configs(runs)
+    key = typed_rate(runs, configs)
+    rates, rules = sorted({*typed_rates(runs, configs, key).dropna()}), sorted({*runs["lr_rule"]})
+    shown = " to ".join(f"{rate:.4g}" for rate in dict.fromkeys([*rates[:1], *rates[-1:]]))
+    parts = [f"{key} {shown}" * bool(rates), f"lr_rule={','.join(rules)}"]
+    steps = runs.groupby("global_batch")["steps"].max().dropna().iloc[[0, -1]]
+    each = {f"{taken:,.0f} steps at batch {batch:,}": None for batch, taken in steps.items()}
+    return ", ".join([*filter(None, parts), *each])
 
 
 def _figures(measured: Measured, width: Width, target: float | None) -> Iterator[_Figure]:
@@ -72,7 +93,9 @@ def _figures(measured: Measured, width: Width, target: float | None) -> Iterator
         compared = add_doubts(best[0])
         draw = partial(draw_best_settings, compared, best[1], metric, width=width)
         yield "vs_batch_best", "", draw
-    for compared in map(add_doubts, group_comparable(runs, (*AXES, "base_lr"))):
+        about = f"{compared.about}. {best[1].caption}"
+        yield from _curves_of(replace(compared, about=about), measured, width, "per_epoch_best")
+    for compared in map(add_doubts, group_comparable(runs, (*AXES, "base_lr", typed_rate(runs)))):
         if _count(compared, "peak_lr") > 1:
             ending = f"-{compared.name}" if compared.name else ""
             yield "best_rates", ending, partial(draw_best_rates, compared, metric, width=width)
@@ -99,12 +122,9 @@ def _figures_of(
     for kind, (draw, is_possible) in of_all.items():
         if is_possible:
             yield kind, ending, partial(draw, compared, metric, width=width)
+    yield from _curves_of(compared, measured, width, "per_epoch")
     for group in split_by_rule(compared):
         of_rule = f"-{group.name}" if group.name else ""
-        of_group = measured.curves[measured.curves["run_id"].isin(group.runs["run_id"])]
-        if of_group["run_id"].duplicated().any():
-            draw = partial(draw_per_epoch, group, measured.curves, metric, width=width)
-            yield "per_epoch", of_rule, draw
         if target is not None and _count(group, "global_batch") > 1:
             goal = f"{metric.word} {metric.shown(target)}"
             reached = best_reached(to_target(group.runs, measured.curves, target, metric))
@@ -112,3 +132,14 @@ def _figures_of(
             about = ". ".join(filter(None, [about, doubts(group.runs)]))
             draw = partial(draw_steps_to_target, reached, goal, about, width=width)
             yield "steps_to_target", of_rule, draw
+
+
+def _curves_of(
+    compared: ComparableRuns, measured: Measured, width: Width, kind: str
+) -> Iterator[_Figure]:
+    """Curves of each rule."""
+    for group in split_by_rule(compared):
+        of_group = measured.curves[measured.curves["run_id"].isin(group.runs["run_id"])]
+        if of_group["run_id"].duplicated().any():
+            draw = partial(draw_per_epoch, group, measured.curves, measured.metric, width=width)
+            yield kind, f"-{group.name}" if group.name else "", draw

@@ -53,7 +53,7 @@ def draw_against_batch(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
     ax: Given = None,
 ) -> Drawing:  # fmt: skip
-    """The metric after the last epoch against the global batch, a line per warmup.
+    """The metric at the end of training against the global batch, a line per warmup.
 
     Of a single warmup there is a line per lr rule, and one panel.
     With `ax`, an axes per lr rule, it is drawn into a figure of your own.
@@ -98,7 +98,7 @@ def _draw(
             draw_points(axes, line, x.column, mark=mark, lane=lane, label=label, strip=strip)
     note = reading_note(frame) + limit_values(sheet.panels, frame, metric)
     sheet.label(x.label_of(compared.runs), style.value_label(metric))
-    title = f"{style.title_word(metric)} after the last epoch against {x.word}: {compared.title}"
+    title = f"{style.title_word(metric)} at the end of training against {x.word}: {compared.title}"
     return sheet.finish(frame, title, [compared.about, note], by.label_of(compared.runs))
 
 
@@ -108,7 +108,7 @@ def draw_best_settings(
     compared: ComparableRuns, best: BestSettings, metric: Metric = ACCURACY, *,
     width: Width = "screen", ax: Given = None,
 ) -> Drawing:  # fmt: skip
-    """The metric after the last epoch against the batch, at the best setting of each.
+    """The metric at the end of training against the batch, at the best setting of each.
 
     The runs and settings are those of `along_best`.
     """
@@ -158,7 +158,7 @@ def draw_heat_map(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, width: Width = "screen",
     ax: Given = None,
 ) -> Drawing:  # fmt: skip
-    """The metric after the last epoch at every batch and warmup, as colours and numbers.
+    """The metric at the end of training at every batch and warmup, as colours and numbers.
 
     With `ax`, an axes per lr rule, it is drawn into a figure of your own.
     """
@@ -185,7 +185,8 @@ def draw_heat_map(
             axes.set_title(f"lr {rule}", parse_math=False)
     sheet.label(*(axis.label_of(compared.runs) for axis in (BATCHES, WARMUPS)))
     unit = style.value_label(metric)
-    title = f"{style.title_word(metric)} after the last epoch by batch and warmup: {compared.title}"
+    by = "by batch and warmup"
+    title = f"{style.title_word(metric)} at the end of training {by}: {compared.title}"
     note = f"{unit}. {_NOTE}{_NOTE_ON_DIVERGED if frame['num_diverged'].any() else ''}. "
     note = note[0].upper() + note[1:] + reading_note(frame).partition(". ")[2]
     return sheet.finish(frame, title, [compared.about, note.strip()])

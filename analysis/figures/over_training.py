@@ -4,13 +4,18 @@ import numpy as np
 import pandas as pd
 
 from analysis.figures import style
+from analysis.figures.final import BATCHES, limit_values
+from analysis.figures.lines import Lane, draw_points
+from analysis.figures.points import points, reading_note
 from analysis.figures.sheet import Drawing, Sheet
 from analysis.figures.style import Width
+from analysis.tables.metric import Metric
+from sweeper.spec.sentences import several
 
 
 @style.use_style()
 def draw_over_training(
-    found: pd.DataFrame, title: str, margin: float, width: Width = "screen"
+    found: pd.DataFrame, title: str, margin: float, unit: str = "examples", width: Width = "screen"
 ) -> Drawing:
     """Intervals of the critical batch at each position, from `critical_branches`."""
     frame = found.assign(top=found["below"].replace(np.inf, np.nan))
@@ -25,10 +30,40 @@ def draw_over_training(
     axes.plot(frame["position"], frame["noise_scale"], "s:", color=style.GREY, label="noise scale")
     axes.set_yscale("log", base=2)
     axes.set_xticks(sorted(frame["position"].unique()))
-    sheet.label("position [epochs]", "batch [examples]")
+    sheet.label("position [epochs]", f"batch [{unit}]")
     note = (
         f"Lines: from the batch up to which branches are shown not to be worse (margin {margin:g}) "
         "to that from which they are shown to be worse; an arrow where no batch is. "
         f"{int(frame['num_seeds'].min())} or more seeds."
     )
     return sheet.finish(frame.drop(columns="top"), f"Critical batch over training: {title}", [note])
+
+
+@style.use_style()
+def draw_branches(
+    differences: pd.DataFrame, title: str, metric: Metric, unit: str, width: Width = "screen"
+) -> Drawing:
+    """The metric of branches against their batch, a line per position.
+
+    At the parents' batch it is that of their continuation; from `branch_differences`.
+    """
+    parents = differences.drop_duplicates(["position", "seed", "parent_batch"])
+    parents = parents.assign(global_batch=parents["parent_batch"], value=parents["of_parent"])
+    is_larger = differences["global_batch"] > differences["parent_batch"]
+    rows = pd.concat([parents, differences[is_larger]])
+    rows["outcome"] = np.where(rows["value"].isna(), "diverged", "finished")
+    rows = rows.rename(columns={"value": metric.name})
+    frame = points(rows, metric.name, ["position", "global_batch"])
+    places, positions = (sorted(frame[name].unique()) for name in ("global_batch", "position"))
+    sheet = Sheet.new(width)
+    BATCHES.draw(sheet.panels[0], places)
+    for i, mark in enumerate(style.ordered_marks(len(positions))):
+        line = frame[frame["position"] == positions[i]]
+        lane = Lane(places, index=i, count=len(positions))
+        draw_points(sheet.panels[0], line, "global_batch", mark=mark, lane=lane,
+                    label=f"{positions[i]}")  # fmt: skip
+    note = reading_note(frame) + limit_values(sheet.panels, frame, metric)
+    sheet.label(f"global batch [{unit}]", style.value_label(metric))
+    after = several(int(differences["after"].iloc[0]), "epoch")
+    title = f"{style.title_word(metric)} {after} after each position: {title}"
+    return sheet.finish(frame, title, [note], "position [epochs]")

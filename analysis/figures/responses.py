@@ -91,12 +91,12 @@ def _draw(
         if len(rules) > 1:
             axes.set_title(f"lr {rule}", parse_math=False)
         style.value_axis(axes, metric)
-    seen = frame["mean"]
+    seen = pd.concat([frame["mean"], *(table["height"] for table in tables)])
     cut = [style.value_limits(a, metric, seen, frame[["low", "high"]]) for a in sheet.panels]
     sheet.label(of.label_of(runs), style.value_label(metric))
     found = pd.concat(tables, ignore_index=True)
     title = f"Responses behind the best {of.word}: {compared.title}"
-    words = [compared.about, _note(frame, found, of, notes) + (CUT if any(cut) else "")]
+    words = [compared.about, _note(frame, found, of, notes, metric) + (CUT if any(cut) else "")]
     table = frame.merge(
         found, how="left", on=["lr_rule", "global_batch"], suffixes=("", "_of_best")
     )
@@ -115,7 +115,8 @@ def _height(
         to, response = of.scale.to, optima.response
         if response:
             places = np.asarray(to(settings), dtype=float)
-            return metric.sign * response.curve(batch, places)
+            fitted = metric.sign * response.curve(batch, places)
+            return np.clip(fitted, 0, 1) if metric.unit == "%" else fitted
         return np.interp(to(settings), to(line[of.column]), line["mean"])
 
     return height
@@ -141,11 +142,15 @@ def _draw_response(
 _THICK = "; thick bars: its 95 % interval, within the grid"
 
 
-def _note(frame: pd.DataFrame, found: pd.DataFrame, of: Axis, notes: list[str]) -> str:
+def _note(
+    frame: pd.DataFrame, found: pd.DataFrame, of: Axis, notes: list[str], metric: Metric
+) -> str:
     bars = " with 95 % t intervals" if frame["low"].notna().any() else ""
     thick = _THICK if found["low"].notna().any() else "; it has no interval"
     rings = f"; rings: best {of.word}{thick}" if found["is_interior"].any() else ""
     note = f"Marks: means over finished seeds{bars}; curves: one response for all batches, shifted"
+    is_cut = metric.unit == "%" and (frame["fitted"].eq(1).any() or found["height"].eq(1).any())
+    note += ", cut at 100 %" * bool(is_cut)
     note += f"{rings}."
     edge = found[~found["is_interior"]]
     if len(edge):

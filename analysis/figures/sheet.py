@@ -136,7 +136,7 @@ class Sheet:
         for axes in panels[count:]:
             axes.remove()
         sheet = cls(figure, panels[:count], width, across)
-        for axes in sheet.lowest:
+        for axes in sheet.panels if count % across else sheet.lowest:
             axes.tick_params(labelbottom=True)
         return sheet
 

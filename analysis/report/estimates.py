@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.decide.arms import write_commands
+from analysis.decide.command import group_settings as group_settings_of
 from analysis.figures.target import best_reached, whole_seed_runs
 from analysis.report.which_batch import advise_batch
 from analysis.stats.answer import Answer, capitalize
@@ -20,7 +22,7 @@ from analysis.stats.replicates import DRAWS, Estimate, format_estimate, make_rng
 from analysis.stats.to_target import at_their_ends, steady_part, steady_targets, to_target
 from analysis.tables.comparable_runs import group_comparable
 from analysis.tables.metric import Measured, Metric, check_target
-from analysis.tables.settings import comparable_settings
+from analysis.tables.settings import comparable_settings, describe_choice, group_settings
 from analysis.tables.validity import ARM, describe_confounds
 from analysis.tables.which_runs import (
     BREAKING,
@@ -48,14 +50,16 @@ def estimate_all(
     runs, curves, metric = measured.runs_with_metric, measured.curves, measured.metric
     check_target(target, metric.unit)
     compared = group_comparable(runs)[0].runs
-    tuned, columns = comparable_settings(runs)
+    group, columns = group_settings(runs)
+    tuned = group.runs
     best = choose_settings(tuned, columns, metric)
+    chosen = describe_choice(measured, group)
     lengths = best.keep_chosen(comparable_settings(runs, LENGTHS)[0])
     targets = _estimate_critical(Measured(lengths, curves, metric), target)
     along = [_estimate_breaking(best, rng, draws, metric), *targets]
     return [
-        _choose_batch(best, metric),
-        *([_describe_chosen(tuned, len(runs), best)] if columns or len(tuned) < len(runs) else []),
+        _choose_batch(best, metric, chosen),
+        *([_describe_chosen(best, chosen)] if columns or chosen else []),
         *_estimate_exponents(tuned, columns, rng, draws, metric),
         *(best.describe(_refuse_confounded(answer, best.runs)) for answer in along),
         _refuse_confounded(_compare_rules(compared, curves, metric), compared),
@@ -65,26 +69,21 @@ def estimate_all(
 
 def choose_batch(measured: Measured) -> Answer:
     """Which batch to train with, each at its best setting, by the largest comparable group."""
-    tuned, columns = comparable_settings(measured.runs_with_metric)
-    return _choose_batch(choose_settings(tuned, columns, measured.metric), measured.metric)
+    group, columns = group_settings(measured.runs_with_metric)
+    best = choose_settings(group.runs, columns, measured.metric)
+    return _choose_batch(best, measured.metric, describe_choice(measured, group))
 
 
-def _choose_batch(best: BestSettings, metric: Metric) -> Answer:
+def _choose_batch(best: BestSettings, metric: Metric, chosen: str) -> Answer:
     answer = advise_batch(best.runs, metric, best.price, best.ends)
-    return best.describe(_refuse_confounded(answer, best.runs))
+    answer = best.describe(_refuse_confounded(answer, best.runs))
+    return replace(answer, words=f"{answer.words} {chosen}".strip())
 
 
-def _describe_chosen(tuned: pd.DataFrame, count: int, best: BestSettings) -> Answer:
+def _describe_chosen(best: BestSettings, chosen: str) -> Answer:
     """Which runs the answers use."""
-    parts = [best.words] if best.columns else []
-    if len(tuned) < count:
-        group = group_comparable(best.runs)[0]
-        about = f" ({group.about})" if group.about else ""
-        parts.insert(
-            0, f"The largest comparable group, {len(tuned)} of {count}: {group.title}{about}."
-        )
-    question = "Which runs do these estimates use?"
-    return Answer(name="runs", question=question, words=" ".join(parts), is_answered=True)
+    question, words = "Which runs do these estimates use?", f"{chosen} {best.words}".strip()
+    return Answer(name="runs", question=question, words=words, is_answered=True)
 
 
 def _refuse_confounded(estimated: Answer, runs: pd.DataFrame) -> Answer:
@@ -143,7 +142,8 @@ def _describe_growth(name: str, question: str, optima: Optima) -> Answer:
     step = "" if found.has_interval and np.isfinite([found.low, found.high]).all() else (
         "Run more seeds, or more settings around the best of each batch."
     )  # fmt: skip
-    if (ends := table.loc[~table["is_interior"], "global_batch"]).any():
+    is_beyond = ~table["is_interior"] & (table["best"] > 0)  # a best warmup of 0 is no end
+    if (ends := table.loc[is_beyond, "global_batch"]).any():
         step = f"Extend the grid at batch {', '.join(f'{b:,}' for b in ends)}."
     return Answer.of_estimate(
         name, question, words, found, settings={"best": settings}, table=table, next=step
@@ -232,15 +232,47 @@ def _estimate_critical(measured: Measured, target: float | None) -> list[Answer]
     runs = whole_seed_runs(runs)
     settings: dict[str, Any] = {"setting": "best setting of each batch"}
     answers = unanswered(f"Not answered: {FELL}.", STEADY, settings)
-    targets = [target] if target is not None else steady_targets(runs, curves, is_steady, metric)
-    for tried in targets:
+    reachable = steady_targets(runs, curves, is_steady, metric)
+
+    def answer_at(tried: float) -> tuple[Estimate | None, list[Answer]]:
         reached = best_reached(to_target(runs, curves, tried, metric))
-        doubling, _, answers = describe_doubling(reached, {**settings, "target": tried})
+        doubling, _, found = describe_doubling(reached, {**settings, "target": tried})
         chosen = f"Target {metric.shown(tried)}, best setting of each batch."
-        answers = [replace(answer, words=f"{answer.words} {chosen}") for answer in answers]
+        return doubling, [replace(each, words=f"{each.words} {chosen}") for each in found]
+
+    for tried in reachable if target is None else [target]:
+        doubling, answers = answer_at(tried)
         if doubling:
             break
-    return answers
+    if any(answer.next.startswith(_CHOOSE) for answer in answers):
+        hardest = steady_targets(runs, curves, is_steady, metric, fewest=2)
+        others = np.linspace(hardest[0], hardest[-1], _OTHERS) if hardest else ()
+        found = {float(f"{other:.4g}"): answer_at(float(f"{other:.4g}"))[1] for other in others}
+        for i in [i for i, answer in enumerate(answers) if answer.next.startswith(_CHOOSE)]:
+            fits = [t for t, of in found.items() if of[i].has_answer or np.isfinite(of[i].value)]
+            step = f"Choose another target: --target {fits[0]:.4g}" if fits else _NO_TARGET
+            answers[i] = replace(answers[i], next=step)
+    return [replace(answer, next=_complete_step(answer.next, runs)) for answer in answers]
+
+
+#: How a remedy begins that is about the target, and what it is where no target would do.
+_CHOOSE = "Choose a target"
+_NO_TARGET = "Evaluate more often (evaluate_every=) or train longer: no target fits these runs."
+#: Targets that are tried for one that fits.
+_OTHERS = 9
+
+
+def _complete_step(step: str, runs: pd.DataFrame) -> str:
+    """A step that is a command, with the words of these runs."""
+    known = "config_json" in runs
+    if step == STEADY and known and (runs["schedule"] != "constant").all():
+        constant = [group_settings_of("schedule", "constant")]
+        return f"{step} The first is: {write_commands(runs, schedule=constant)}"
+    start, is_command, changed = step.partition("python -m sweeper -m ")
+    if not is_command or not known:
+        return step
+    key, _, values = changed.partition("=")
+    return start + write_commands(runs, **{key: [*map(int, values.split(","))]})
 
 
 def _compare_rules(runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric) -> Answer:

@@ -166,7 +166,7 @@ def conclusions(tables: Measured) -> dict[str, Any]:
         "claims": [{"heading": j.heading, "verdicts": _verdicts(j)} for j in judged],
         "findings": sorted(found),  # refusals before remarks
         "estimates": [[e.question, e.words] for e in (first, *others)],
-        "next": proposal_pairs(propose_next(tables, judged)),
+        "next": proposal_pairs(propose_next(tables, judged, first)),
     }
 
 

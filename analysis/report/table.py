@@ -114,7 +114,7 @@ def write_tables(measured: Measured, folder: Path) -> Iterator[tuple[PaperTable,
 def paper_table(
     compared: ComparableRuns, metric: Metric = ACCURACY, *, best: BestSettings | None = None
 ) -> PaperTable:
-    """The metric after the last epoch at every batch, warmup and lr rule, or best setting.
+    """The metric at the end of training at every batch, warmup and lr rule, or best setting.
 
     Settings that all points share are in the caption, not in columns.
     """
@@ -129,7 +129,7 @@ def paper_table(
     shown = {head: cells for head, cells in columns.items() if head not in hidden}
     cells = [[*shown], *map(list, zip(*shown.values(), strict=True))]
     about = f" ({compared.about})" if compared.about else ""
-    title = f"{style.title_word(metric)} after the last epoch: {compared.title}{about}."
+    title = f"{style.title_word(metric)} at the end of training: {compared.title}{about}."
     described = _describe_columns(frame, compared.runs)
     caption = " ".join(
         filter(None, [title, best.caption if best else "", described, doubts(compared.runs)])
@@ -156,7 +156,7 @@ def matrix_table(compared: ComparableRuns, metric: Metric = ACCURACY) -> PaperTa
     filled = zip(grid.index, grid.fillna("").to_numpy(), strict=True)
     rows = [[rule, f"{batch:,}", *cells] for (rule, batch), cells in filled]
     skip = int(len({row[0] for row in rows}) < 2)
-    title = f"{style.title_word(metric)} after the last epoch: {compared.title}."
+    title = f"{style.title_word(metric)} at the end of training: {compared.title}."
     note = f"Cells: {style.value_label(metric)}, mean over seeds ± half of its 95 % t interval."
     note += " †: without seeds that diverged." * bool(lost.any())
     caption = " ".join(filter(None, [title, note, doubts(compared.runs)]))

@@ -6,6 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from analysis.decide.claims import FEWEST_SEEDS
+from analysis.decide.proposal import MOST_SEEDS
 from analysis.figures.points import POINT, points
 from analysis.stats.answer import Answer, capitalize
 from analysis.stats.best_of import compare_with_best
@@ -14,8 +16,9 @@ from analysis.stats.contrasts import Arms
 from analysis.stats.outliers import drop_wild
 from analysis.stats.replicates import NO_SPREAD, Replicates, validation_size
 from analysis.stats.shared_variances import add_price, share_variances
-from analysis.tables.comparable_runs import warmup_unit
-from analysis.tables.metric import Metric
+from analysis.tables.comparable_runs import stored_configs, warmup_unit
+from analysis.tables.metric import ACCURACY, Metric
+from analysis.tables.settings import typed_rate
 from analysis.tables.which_runs import BREAKING, finished_runs, negligible_margin
 from sweeper.spec.sentences import several
 
@@ -23,7 +26,8 @@ QUESTION = "Which batch should I train with?"
 
 _FEW = "Not run: two or more batches whose runs all finished are needed."
 
-_MORE = "Run more seeds of each batch: sweeper analysis next names them."
+#: Seeds beside which a wild one is named: fewer do not tell their spread.
+_FEWEST_OTHERS = 5
 
 #: An epoch that is faster by less than this is not said to be faster.
 _FASTER = 1.05
@@ -106,8 +110,8 @@ def _speeds(runs: pd.DataFrame) -> pd.Series:
 
 
 def _setting(runs: pd.DataFrame) -> list[str]:
-    """What the best of is taken at each batch: the rate too, if there are several."""
-    return [*POINT, *(["base_lr"] if len({*runs["base_lr"].dropna()}) > 1 else [])]
+    """What the best of is taken at each batch: the rate too, where it is known."""
+    return [*POINT, *(["base_lr"] if runs["base_lr"].notna().all() else [])]
 
 
 def advise_batch(
@@ -133,15 +137,20 @@ def advise_batch(
     is_slow = within["speed"] * _FASTER < within["speed"].max()
     chosen = within[~is_slow].nlargest(1, "global_batch").iloc[0]
     batch = int(chosen["global_batch"])
-    here = runs[runs["global_batch"] == batch]
+    labeled = _label_columns(every, metric, runs)
+    if guessed := _find_guessing(runs, metric, values.groupby(runs["global_batch"]).mean().max()):
+        return replace(answer, words=guessed, next=_RATES, is_answered=False, table=labeled)
+    needed = _count_seeds(chosen, margin)
     parts = [
         _name_setting(chosen, runs, (ends or {}).get(batch, {})),
         _describe_loss(chosen, table, metric) + _describe_speed(chosen, within, table),
         _describe_shown(chosen, every, margin, metric),
+        f"More than {MOST_SEEDS} seeds of each batch would be needed to tell"
+        * bool(needed > MOST_SEEDS),
         *_describe_lost(runs, every),
     ]
     words = f"{'. '.join(filter(None, parts))}."
-    kept, wild = drop_wild(runs, _setting(runs), metric.name)
+    kept, wild = drop_wild(runs, _setting(runs), metric.name, _FEWEST_OTHERS)
     if wild:
         without = advise_batch(kept, metric, price, ends).words
         found = capitalize(wild)
@@ -153,10 +162,11 @@ def advise_batch(
     is_known = table["at_most"].notna().any()
     settings = {
         "warmup": chosen["warmup_epochs"], "warmup_unit": warmup_unit(runs),
-        "lr_rule": chosen["lr_rule"], "base_lr": here["base_lr"].iloc[0], "margin": margin,
+        "lr_rule": chosen["lr_rule"], "base_lr": chosen.get("base_lr"), "margin": margin,
         "loss": chosen["loss"], "loss_low": chosen["at_least"], "loss_high": chosen["at_most"],
+        "seeds_needed": needed,
     }  # fmt: skip
-    settings |= {"base_lr": chosen["base_lr"]} if "base_lr" in chosen else {}
+    step = f"Run {needed:g} seeds of each batch: sweeper analysis next has the commands."
     return replace(
         answer,
         words=words,
@@ -164,8 +174,41 @@ def advise_batch(
         low=open_ones.min() if is_known else np.nan,
         high=open_ones.max() if is_known else np.nan,
         settings=settings,
-        next="" if chosen["at_most"] <= margin else _MORE,
-        table=_label_columns(every, metric, warmup_unit(runs)),
+        next=step if 0 < needed <= MOST_SEEDS else "",
+        table=labeled,
+    )
+
+
+def _count_seeds(chosen: pd.Series, margin: float) -> float:
+    """Seeds of each batch that would exclude that the chosen one loses more than the margin.
+
+    If the means stay, and intervals shrink with the root of the seeds; 0 if that is excluded.
+    """
+    loss, most, seeds = chosen["loss"], chosen["at_most"], chosen["num_seeds"]
+    if pd.isna(most):
+        return FEWEST_SEEDS if seeds < FEWEST_SEEDS else 0
+    if most <= margin:
+        return 0
+    return np.ceil(seeds * ((most - loss) / (margin - loss)) ** 2) if loss < margin else np.inf
+
+
+_RATES = "Try learning rates 4 and 16 times lower and higher at each batch."
+
+
+def _find_guessing(runs: pd.DataFrame, metric: Metric, best: float) -> str:
+    """That the best accuracy is what guessing would have; empty if it is more, or not known."""
+    known = stored_configs(runs)[0].settings
+    classes, size = known.get("data.num_classes"), known.get("data.num_val_examples")
+    if metric != ACCURACY or not classes or not size:
+        return ""
+    chance = 1 / classes
+    most = chance + 1.96 * np.sqrt(chance * (1 - chance) / size)  # 95 % of guesses are within
+    if best > most:
+        return ""
+    return (
+        f"Nothing is shown to have been learned: the best mean is {100 * best:.2g} %, and guessing "
+        f"among {classes} classes gets {100 * chance:.2g} %, up to {100 * most:.2g} % on {size:,} "
+        "validation examples."
     )
 
 
@@ -176,12 +219,10 @@ def _name_setting(chosen: pd.Series, runs: pd.DataFrame, ends: Mapping[str, str]
     if len({*runs["lr_rule"]}) > 1:
         shown["lr_rule"] = f"lr {chosen['lr_rule']}"
     if "base_lr" in chosen:
-        shown["peak_lr"] = f"base_lr {chosen['base_lr']:.3g}"
+        shown["peak_lr"] = f"{typed_rate(runs)} {chosen['base_lr']:.4g}"
     of_batch = runs[runs["global_batch"] == chosen["global_batch"]]
     for name in ends:
-        has_base = name == "peak_lr" and of_batch["base_lr"].notna().all()
-        typed = "base_lr" if has_base else name
-        shown.setdefault(name, f"{typed} {of_batch[typed].iloc[0]:.3g}")
+        shown.setdefault(name, f"{name} {of_batch[name].iloc[0]:.4g}")
     words = [f"{text}, the {ends[n]}" if n in ends else text for n, text in shown.items()]
     return f"Use {chosen['global_batch']:,} ({', '.join(words)})"
 
@@ -222,7 +263,9 @@ def _describe_shown(chosen: pd.Series, every: pd.DataFrame, margin: float, metri
     else:
         visible = (every["loss"] - every["at_least"])[np.isfinite(every["loss"])].iloc[1:].min()
         least = _format_amount(margin + visible, metric)
-        parts = [f"No batch is shown to lose more than {amount}, which takes {least} or more here"]
+        parts = [
+            f"No batch is shown to lose more than {amount}: a loss of {least} or more would show"
+        ]
     sure = every.loc[every["at_most"] <= margin, "global_batch"]
     if len(sure) and not chosen["at_most"] <= margin:
         most = max(0.0, float(every["at_most"][every["global_batch"] == sure.max()].iloc[0]))
@@ -243,23 +286,24 @@ def _describe_lost(runs: pd.DataFrame, every: pd.DataFrame) -> Iterable[str]:
         yield f"Left out, as too few runs finished: {', '.join(named)}"
 
 
-def _label_columns(table: pd.DataFrame, metric: Metric, unit_of_warmup: str) -> pd.DataFrame:
+def _label_columns(table: pd.DataFrame, metric: Metric, runs: pd.DataFrame) -> pd.DataFrame:
     """The batches in order, with units in their heads; how much worse the mean of each is."""
     scale, unit = _scale(metric)
     names = ("loss", "at_least", "at_most")
     amounts = {name: (scale * table[name]).round(4) for name in names}
     heads = {
-        "global_batch": "batch", "warmup_epochs": f"warmup [{unit_of_warmup}]",
+        "global_batch": "batch", "warmup_epochs": f"warmup [{warmup_unit(runs)}]",
+        "base_lr": typed_rate(runs),
         "num_seeds": "seeds", "num_diverged": "diverged",
-        "loss": f"worse than the best other [{unit}]", "at_least": "at least (95 %)",
-        "at_most": "at most (95 %)", "speed": "examples/s",
+        "loss": f"worse than the best other [{unit.removeprefix('in ')}]",
+        "at_least": "at least (95 %)", "at_most": "at most (95 %)", "speed": "examples/s",
     }  # fmt: skip
     table = table.assign(**amounts, speed=table["speed"].round())
     return table.sort_values("global_batch").rename(columns=heads)
 
 
 def _scale(metric: Metric) -> tuple[int, str]:
-    return (100, "points") if metric.unit == "%" else (1, metric.unit or f"of {metric.name}")
+    return (100, "points") if metric.unit == "%" else (1, metric.unit or f"in {metric.name}")
 
 
 def _name_batches(batches: Iterable[int]) -> str:

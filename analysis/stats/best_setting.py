@@ -14,10 +14,14 @@ from analysis.stats.replicates import Array, Replicates, make_rng
 from analysis.stats.response import fit_response
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Metric
-from analysis.tables.settings import group_settings
+from analysis.tables.settings import group_settings, typed_rate
 from analysis.tables.which_runs import ended_runs
 
 _DRAWS = 1000
+
+#: Settings whose grid `analysis next` extends, and the key that does it, if the rate has no other.
+EXTENDED = {"warmup_epochs": "warmup", "peak_lr": "base_lr"}
+
 _NAMES = {"peak_lr": "peak rate", "warmup_epochs": "warmup"}
 
 
@@ -35,6 +39,7 @@ class BestSettings:
         price: what choosing adds to the variance of each batch's mean.
         ends: by the batch, the settings that are at an end of three values or more that were tried,
             with the word for it: `lowest tried`.
+        by_curve: by the batch, in words, what is not the setting with the best mean.
     """
 
     runs: pd.DataFrame
@@ -42,6 +47,7 @@ class BestSettings:
     columns: Sequence[str]
     price: Mapping[int, float] = field(default_factory=dict[int, float])
     ends: Ends = field(default_factory=dict[int, dict[str, str]])
+    by_curve: Mapping[int, str] = field(default_factory=dict[int, str])
 
     @property
     def words(self) -> str:
@@ -86,13 +92,18 @@ class BestSettings:
         }
         at_end = list(dict.fromkeys(name for own in ends.values() for name in own))
         more = {"chosen": settings, "at_end_of_grid": [_NAMES.get(name, name) for name in at_end]}
-        answer = replace(answer, settings={**answer.settings, **more})
-        if not at_end:
+        said = _describe_ends(ends) if not is_of_batch else ""
+        if is_of_batch and answer.has_answer:
+            each = [f"{batch:,} ({words})" for batch, words in self.by_curve.items()]
+            said = f"{_BY_CURVE}: {'; '.join(each)}." if each else ""
+        words = f"{answer.words} {said}".strip()
+        answer = replace(answer, words=words, settings={**answer.settings, **more})
+        if not {*at_end} & EXTENDED.keys() or (answer.next and not answer.has_answer):
             return answer
-        step = "Extend the grid: sweeper analysis next names the runs."
-        words = answer.words if is_of_batch else f"{answer.words} {_describe_ends(ends)}"
-        has_remedy = answer.next and not answer.has_answer
-        return replace(answer, words=words, next=answer.next if has_remedy else step)
+        return replace(answer, next="Extend the grid: sweeper analysis next names the runs.")
+
+
+_BY_CURVE = "Taken by the curve through all batches, though another setting has a better mean"
 
 
 def along_best(runs: pd.DataFrame, metric: Metric) -> tuple[ComparableRuns, BestSettings] | None:
@@ -106,7 +117,7 @@ def along_best(runs: pd.DataFrame, metric: Metric) -> tuple[ComparableRuns, Best
         return None
     best = choose_settings(group.runs, columns, metric)
     runs = best.runs[best.runs["global_batch"].isin(best.chosen["global_batch"])]
-    return (replace(group, runs=runs, name="best"), best) if len(runs) else None
+    return (replace(group, runs=runs, name=""), best) if len(runs) else None
 
 
 def _describe_ends(ends: Ends) -> str:
@@ -135,6 +146,7 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
         return BestSettings(runs, cells.points, columns)
     lost = runs[runs["outcome"] == "diverged"].groupby(by).size()
     frame = cells.points.assign(mean=metric.sign * cells.means, count=cells.counts)
+    named = cells.points.to_dict("records")
     fit, refit, variance = _smooth(cells, columns, metric, lost)
     is_usable = ~pd.MultiIndex.from_frame(frame[by]).isin(lost.index)
     is_usable &= (frame["count"] >= min(2, frame["count"].max())).to_numpy()
@@ -146,6 +158,12 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
     chosen = frame.loc[best, by].reset_index(drop=True)
     tried = ended_runs(runs)
     ends = {int(r["global_batch"]): _ends_of(r, tried, columns) for r in chosen.to_dict("records")}
+    tops = [place[means[place].argmax()] for place in places]
+    by_curve = {
+        int(batches[i]): f"{_say_typed(runs, named[i])}, not {_say_typed(runs, named[top])}"
+        for i, top in zip(best, tops, strict=True)
+        if means[top] > means[i]
+    }
     truth = fit.copy()
     for place in places if refit is None else ():  # means scatter more than what they estimate
         middle, scatter = fit[place].mean(), max(float(fit[place].var()), 1e-300)
@@ -158,8 +176,18 @@ def choose_settings(runs: pd.DataFrame, columns: Sequence[str], metric: Metric) 
         taken = _choose(drawn, again, error, place)
         off = drawn[taken, np.arange(_DRAWS)] - truth[place].max()
         price[int(batches[i])] = max(0.0, float((off**2).mean() - error[i] ** 2))
-    found = BestSettings(runs, chosen, columns, price, ends)
+    found = BestSettings(runs, chosen, columns, price, ends, by_curve)
     return replace(found, runs=found.keep_chosen(runs))
+
+
+def _say_typed(runs: pd.DataFrame, setting: Mapping[Hashable, Any]) -> str:
+    """A setting of a batch, with the rate as it was typed."""
+    first = runs[(runs[[*setting]] == pd.Series(setting)).all(axis=1)].iloc[0]
+    shown = {_NAMES.get(str(n), str(n)): v for n, v in setting.items() if n != "global_batch"}
+    if "peak_lr" in setting and pd.notna(first["base_lr"]):
+        shown[typed_rate(runs)] = first["base_lr"]
+        del shown[_NAMES["peak_lr"]]
+    return ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
 
 
 def _choose(means: Array, fit: Array, error: Array, place: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -175,7 +203,10 @@ def _choose(means: Array, fit: Array, error: Array, place: NDArray[np.intp]) -> 
 
 
 #: What the least and the most of a setting are called.
-_SIDES = {"warmup_epochs": ("shortest", "longest"), "peak_lr": ("lowest", "highest")}
+SIDES = {
+    "warmup_epochs": ("shortest tried", "longest tried"),
+    "peak_lr": ("lowest tried", "highest tried"),
+}
 
 
 def _ends_of(
@@ -185,13 +216,13 @@ def _ends_of(
     of_batch, found = tried[tried["global_batch"] == row["global_batch"]], dict[str, str]()
     for name in columns:
         low, high = of_batch[name].min(), of_batch[name].max()
-        least, most = _SIDES.get(name, ("smallest", "largest"))
+        least, most = SIDES.get(name, ("smallest tried", "largest tried"))
         if of_batch[name].nunique() < 3:
             continue
         if row[name] == high:
-            found[name] = f"{most} tried"
+            found[name] = most
         elif row[name] == low and low > 0:  # no warmup is the end of its scale
-            found[name] = f"{least} tried"
+            found[name] = least
     return found
 
 

@@ -101,7 +101,7 @@ def branch_differences(runs: pd.DataFrame, curves: pd.DataFrame, name: str) -> p
         `noise_scale` of the parent's epoch before the position, `value`, `of_parent`, `after`.
 
     Raises:
-        ValueError: if there are no branches, or none that finished has a curve.
+        ValueError: if there are no branches, none that finished has a curve, or no parent has.
     """
     runs = runs[runs["branch"].notna() & runs["outcome"].isin(["finished", "diverged"])]
     if not len(runs):
@@ -136,7 +136,15 @@ def branch_differences(runs: pd.DataFrame, curves: pd.DataFrame, name: str) -> p
     joined = joined.merge(its, on=by_parent, how="left")
     joined["of_parent"] = joined["again"].fillna(joined["of_parent"])
     columns = ["position", "parent_batch", "global_batch", "seed", "noise_scale", "value"]
-    return joined[joined["of_parent"].notna()][[*columns, "of_parent"]].assign(after=after)
+    joined = joined[joined["of_parent"].notna()][[*columns, "of_parent"]].assign(after=after)
+    if joined.empty:
+        parents = ", ".join(sorted({*runs["parent"]}))
+        msg = (
+            f"results must hold the parents of these branches, with their curves; got none of "
+            f"{parents}. Give --where conditions that keep them, or name their folder too."
+        )
+        raise ValueError(msg)
+    return joined
 
 
 def critical_branches(table: pd.DataFrame, sign: float, margin: float = 0.0) -> pd.DataFrame:
@@ -178,8 +186,8 @@ def branch_answers(found: pd.DataFrame, margin: float, words: str) -> Iterator[A
         ]
         said = " and ".join(filter(None, parts))
         if not said:
-            shows = "" if np.isnan(row["visible"]) else f", which show {row['visible']:.2g} or more"
-            said = f"not shown on either side by {seeds}{shows}"
+            shows = f": only differences of {row['visible']:.2g} or more would show"
+            said = "these seeds do not tell" + shows * bool(np.isfinite(row["visible"]))
         middle = "none is worse" if np.isnan(row["estimate"]) else f"{row['estimate']:,.0f}"
         yield Answer(
             name="critical_batch",
@@ -194,7 +202,8 @@ def branch_answers(found: pd.DataFrame, margin: float, words: str) -> Iterator[A
                 "definition": "branches", "position": row["position"], "parent_batch": parent,
                 "margin": margin,
             },
-            next="" if parts[0] and parts[1] else "Train the branches of more seeds.",
+            next="" if parts[0] and parts[1] else "Train parents of more seeds, then their "
+            f"branches: branch=@{row['position']}",
         )  # fmt: skip
 
 

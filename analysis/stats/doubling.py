@@ -20,8 +20,8 @@ FELL = (
     "run reaches it near its end, whatever the batch needs"
 )
 STEADY = (
-    "python -m sweeper -m schedule=wsd (or schedule=constant), or epochs=10,14,20,28,40: of runs "
-    "of several lengths the shortest that reach the target count"
+    "Run again with schedule=constant or schedule=wsd, or with epochs=10,14,20,28,40: of runs of "
+    "several lengths the shortest that reach the target count."
 )
 
 
@@ -42,12 +42,14 @@ def describe_doubling(
         if np.any(reached.get("rate_fell", False)):
             rule, remedy = FELL, STEADY
         return None, None, unanswered(f"Not answered: {rule}.", remedy, given)
+    remedy = ""
     try:
         fit = critical_batch(reached)
         ratio, words = fit.critical_batch, _say_ratio(fit)
     except ValueError as error:
         fit, ratio = None, Estimate(np.nan, np.nan, np.nan, 0, "")
-        words = f"No E_min / S_min: {error}"
+        rule, _, remedy = str(error).rpartition(". ")
+        words = f"No E_min / S_min: {rule}."
     batches = sorted(reached["global_batch"].unique())
     first = f"twice the examples of the smallest batch, {batches[0]:,}"
     value = doubling.value if np.isfinite(doubling.value) else np.nan
@@ -60,7 +62,8 @@ def describe_doubling(
         ),
         Answer.of_estimate(
             "critical_batch", _CRITICAL, words, ratio, unit="examples",
-            settings={**given, "definition": "E_min/S_min", **_without(ratio)}, next=next_steps[1],
+            settings={**given, "definition": "E_min/S_min", **_without(ratio)},
+            next=remedy or next_steps[1],
         ),
     ]  # fmt: skip
     return doubling, fit, answers

@@ -67,9 +67,9 @@ class Optima:
         edges = zip(self.batches, self.best, self.low_edge, self.high_edge, strict=True)
         for i, (batch, best, low, high) in enumerate(edges):
             is_interior = bool(low < best < high)
-            at_edge = f"the best is {high:g} or more, the largest tried"
+            at_edge = f"the best is {high:.3g} or more, the largest tried"
             if best <= low:
-                at_edge = f"the best is {low:g} or less, the smallest tried"
+                at_edge = f"the best is {low:.3g} or less, the smallest tried"
             at_edge = "" if is_interior else f"{at_edge}: extend the grid"
             if best <= low == 0:
                 at_edge = "the best setting is 0, the end of its scale"

@@ -22,12 +22,13 @@ _PLACES = {
     "paper_warmup": "warmup {:g}",
     "base_lr": "base_lr {:.3g}",
     "peak_lr": "rate {:.3g}",
+    "lr_rule": "lr_rule={}",
     "step": "step {:,.0f}",
 }
 
 
-def find_wild(cells: Replicates) -> list[tuple[int, int, float]]:
-    """Seeds that lie ten spreads or more from the others of their point.
+def find_wild(cells: Replicates, fewest_others: int = 2) -> list[tuple[int, int, float]]:
+    """Seeds that lie ten spreads or more from the others of their point, which has so many.
 
     The spread is the largest of three: that of the point's other seeds, which two or three tell
     poorly; the median over the points; and that of a value anywhere in the resolution.
@@ -42,7 +43,7 @@ def find_wild(cells: Replicates) -> list[tuple[int, int, float]]:
     spreads = [v.std(ddof=1) if len(v) > 1 else np.nan for v in measured]
     least = cells.resolutions / np.sqrt(12)
     for i, values in enumerate(measured):
-        if len(values) < 3:
+        if len(values) <= fewest_others:
             continue
         j = int(np.abs(values - np.median(values)).argmax())
         others = np.delete(values, j)
@@ -54,7 +55,9 @@ def find_wild(cells: Replicates) -> list[tuple[int, int, float]]:
     return found
 
 
-def drop_wild(runs: pd.DataFrame, by: Sequence[str], measure: str) -> tuple[pd.DataFrame, str]:
+def drop_wild(
+    runs: pd.DataFrame, by: Sequence[str], measure: str, fewest_others: int = 2
+) -> tuple[pd.DataFrame, str]:
     """The runs without wild seeds, and these in words; none if there are none.
 
     Without the column `seed` the runs of a point are numbered from 0.
@@ -63,7 +66,7 @@ def drop_wild(runs: pd.DataFrame, by: Sequence[str], measure: str) -> tuple[pd.D
     known = runs if "seed" in runs else runs.assign(seed=runs.groupby(by).cumcount())
     cells = Replicates.from_runs(known, by, measure)
     is_wild, words = pd.Series(data=False, index=runs.index), list[str]()
-    for i, j, distance in find_wild(cells):
+    for i, j, distance in find_wild(cells, fewest_others):
         point, seed = cells.points.iloc[i], cells.seeds[i][j]
         is_wild |= (known[by] == point).all(axis=1) & (known["seed"] == seed)
         where = ", ".join(_PLACES.get(name, "{}").format(point[name]) for name in by)

@@ -71,8 +71,9 @@ class Estimate:
         return cls(float(value), low, high, num_seeds, method, "; ".join(filter(None, notes)))
 
     def widen(self, others: "Sequence[Array]") -> "Estimate":
-        """With an interval that includes those of other fits' draws."""
+        """With an interval that includes the value and the intervals of other fits' draws."""
         ends = [(self.low, self.high), *map(percentile_interval, others)]
+        ends += [(self.value, self.value)] if self.has_interval and not np.isnan(self.value) else []
         low, high = min(low for low, _ in ends), max(high for _, high in ends)
         return replace(self, low=low, high=high)
 

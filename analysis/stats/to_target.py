@@ -79,22 +79,22 @@ def steady_part(runs: pd.DataFrame, curves: pd.DataFrame) -> pd.Series:
     return ~is_down.astype(bool).reindex(curves.index) | name.isin(_STEADY[3:])
 
 
-def reachable_targets(runs: pd.DataFrame, metric: Metric) -> list[float]:
+def reachable_targets(runs: pd.DataFrame, metric: Metric, fewest: int = 3) -> list[float]:
     """Targets 2 % short of what half of the seeds reach: at every batch, at all but one, and so on.
 
-    The last is one that three batches reach. Uses `global_batch`, `seed` and the metric; of several
-    settings the best counts.
+    The last is one that the fewest batches reach. Uses `global_batch`, `seed` and the metric; of
+    several settings the best counts.
     """
     signed = runs.assign(value=metric.sign * runs[metric.name])
     best = signed.groupby(["global_batch", "seed"])["value"].max()
     # of the two middle seeds the worse, which half of them reach
     half = best.groupby("global_batch").quantile(0.5, interpolation="lower").dropna().sort_values()
-    reached = half.iloc[: max(1, len(half) - 2)].to_numpy()
+    reached = half.iloc[: max(1, len(half) + 1 - fewest)].to_numpy()
     return [float(value) for value in metric.sign * (reached - 0.02 * np.abs(reached))]
 
 
 def steady_targets(
-    runs: pd.DataFrame, curves: pd.DataFrame, is_steady: pd.Series, metric: Metric
+    runs: pd.DataFrame, curves: pd.DataFrame, is_steady: pd.Series, metric: Metric, fewest: int = 3
 ) -> list[float]:
     """`reachable_targets` before the rate falls; none where that is in the first third of a run."""
     rows = curves[metric.name].notna()
@@ -102,7 +102,7 @@ def steady_targets(
     share = ordered.groupby("run_id")["is_steady"].mean()
     last = ordered[ordered["is_steady"]].groupby("run_id")[metric.name].last()
     value = runs["run_id"].map(last.where(share.reindex(last.index) >= 1 / 3))
-    return reachable_targets(runs.assign(**{metric.name: value}), metric)
+    return reachable_targets(runs.assign(**{metric.name: value}), metric, fewest)
 
 
 def first_reached(curves: pd.DataFrame, target: float, metric: Metric = ACCURACY) -> pd.DataFrame:

@@ -139,7 +139,7 @@ AXES = ("batch", "warmup", "lr_rule", "seed")
 COLUMNS = (
     "global_batch", "warmup_epochs", "lr_rule", "seed", "model", "data", "data_about", "epochs",
     "val_accuracy", "val_loss", "metric_name", "code_hash", "resumed_code", "config_json",
-    "micro_batch", "world_size", "started_at", "tokens_per_example",
+    "micro_batch", "world_size", "started_at", "tokens_per_example", "metric", "branch",
 )  # fmt: skip
 
 
@@ -264,15 +264,19 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         differ = _differ_in_spans(spanned, keys, runs["global_batch"])
         keys = keys.astype("str").mask(differ, spanned)
         by_key = {key: by_key[key] for key in keys.unique()}
-    differing = _differing_keys(list(by_key.values()))
+    differing = differing_keys(list(by_key.values()))
     of_keys = runs.groupby(keys, sort=False, observed=True)
     groups = sorted(of_keys, key=lambda pair: -len(pair[1]))
     found = {
         str(key): _describe(rows, {name: by_key[str(key)].get(name) for name in differing})
         for key, rows in groups
     }
-    first = by_key[keys.iloc[find_earliest(runs)]]
-    names = file_names({key: _name(by_key[key], first) for key in found})
+    earliest = str(keys.iloc[find_earliest(runs)])
+    first = by_key[earliest]
+    names = file_names({
+        key: _name(by_key[key], first, group.runs.iloc[0], found[earliest].runs.iloc[0])
+        for key, group in found.items()
+    })  # fmt: skip
     return [replace(group, name=names[key]) for key, group in found.items()]
 
 
@@ -290,7 +294,7 @@ def _differ_in_spans(spanned: pd.Series, keys: pd.Series, batches: pd.Series) ->
     return keys.isin(keys[several_sizes])
 
 
-def _differing_keys(settings: list[dict[str, Any]]) -> list[str]:
+def differing_keys(settings: list[dict[str, Any]]) -> list[str]:
     """Keys in which settings differ, but no class where a name already tells the groups apart."""
     names = dict.fromkeys(name for setting in settings for name in setting)
 
@@ -326,9 +330,13 @@ def _describe_length(run: "pd.Series[Any]") -> str:
     return several(run["epochs"], "epoch")
 
 
-def _name(settings: dict[str, Any], first: dict[str, Any]) -> str:
-    """How settings differ from others."""
-    values = {name: settings.get(name) for name in _differing_keys([first, settings])}
+def _name(
+    settings: dict[str, Any], first: dict[str, Any], row: "pd.Series[Any]", its: "pd.Series[Any]"
+) -> str:
+    """How settings, of a run's row, differ from others; the data and model in a word."""
+    words = {name: row[name] for name in ("data", "model") if str(row[name]) != str(its[name])}
+    differing = differing_keys([first, settings])
+    values = words | {n: settings.get(n) for n in differing if n.split(".")[0] not in words}
     keys = [name.removesuffix(".name").rpartition(".")[2] for name in values]
     shown = ("null" if value is None else value for value in values.values())
     return "-".join(f"{key}={value}" for key, value in zip(keys, shown, strict=True))
@@ -345,7 +353,8 @@ def find_earliest(runs: pd.DataFrame) -> int:
 def select_runs_where(runs: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
     """The runs that meet all conditions: `KEY=VALUE`, or `KEY=VALUE,VALUE` for either.
 
-    A key is a column, a word of the command line, or a setting's dotted name.
+    A key is a column, a word of the command line, or a setting's dotted name; `KEY=null` takes
+    the runs without it.
 
     Raises:
         ValueError: if no run has the key, or none is left.
@@ -358,9 +367,10 @@ def select_runs_where(runs: pd.DataFrame, conditions: Sequence[str]) -> pd.DataF
         known = [
             {str(v).removesuffix(".0") for v in (value, own.get(key), own.get(f"{key}.name"))}
             - {"None", "nan"}
+            or {"null"}
             for value, own in zip(columns, settings, strict=True)
         ]
-        there = sorted(set().union(*known))
+        there = sorted(set().union(*known) - {"null"})
         if not there:
             names = {*map(str, runs), *(name for own in settings for name in own)}
             like = did_you_mean(key, sorted(names))

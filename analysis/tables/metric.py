@@ -104,11 +104,16 @@ class Measured:
 
     @property
     def runs_with_metric(self) -> pd.DataFrame:
-        """The runs; if they name several metrics, those that name this metric or have it."""
+        """The runs; if they name several metrics, those that name this metric or have it.
+
+        Without branches, where there are other runs: they differ from each other in their parents.
+        """
         named, name = self.runs["metric_name"], self.metric.name
-        if named.nunique() < 2:
-            return self.runs
-        return self.runs[(named == name) | self.runs[name].notna()]
+        runs = self.runs
+        if named.nunique() >= 2:
+            runs = runs[(named == name) | runs[name].notna()]
+        is_whole = runs["branch"].isna()
+        return runs[is_whole] if is_whole.any() else runs
 
 
 def clock_of(curves: pd.DataFrame) -> str:
@@ -197,6 +202,8 @@ def _choose_name(runs: pd.DataFrame, asked: AskedMetric) -> str:
     if asked.name is not None:
         return asked.name
     names = sorted(set(runs["metric_name"].dropna())) if len(runs) else []
+    if len(names) > 1:  # what no run has a value of is a word that was mistyped
+        names = sorted({*runs["metric_name"][runs["metric"].notna()].dropna()}) or names
     if len(names) > 1:
         msg = (
             "results must be compared by one metric; the runs of these name "

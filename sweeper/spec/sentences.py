@@ -58,7 +58,7 @@ def several(number: int, noun: str) -> str:
         return f"1 {noun}"
     if noun.endswith("y"):
         return f"{number:,} {noun.removesuffix('y')}ies"
-    return f"{number:,} {noun}{'e' * noun.endswith('tch')}s"
+    return f"{number:,} {noun}{'e' * noun.endswith(('tch', 'nch'))}s"
 
 
 def is_same_value(text: str, other: str) -> bool:

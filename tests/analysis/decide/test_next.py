@@ -12,10 +12,12 @@ from simulated_studies import simulated_curves, simulated_runs, with_settings, w
 
 from analysis.cli import main
 from analysis.decide import proposal
+from analysis.decide.arms import write_commands
 from analysis.decide.command import complete_config
 from analysis.decide.proposal import as_json, proposals_text
 from analysis.decide.proposals import propose_next
 from analysis.papers.judge import judge_all
+from analysis.report.estimates import choose_batch
 from analysis.tables.load import load_curves, load_runs
 from analysis.tables.metric import with_metric
 from sweeper.commands.show_plan import plan_grid
@@ -39,7 +41,7 @@ def propose_for_twin(twin):
     """What is proposed for them, which are judged once."""
     runs, curves = load_runs(twin), load_curves(twin)
     measured, judged = with_metric(twin, runs, curves), judge_all(runs, curves)
-    return lambda: as_json(propose_next(measured, judged))
+    return lambda: as_json(propose_next(measured, judged, choose_batch(measured)))
 
 
 @pytest.fixture(scope="module")
@@ -314,8 +316,8 @@ def test_nothing_to_propose_does_not_say_that_no_claim_is_open(study, capsys):
     assert main(["next", str(folder)]) == 0
     assert capsys.readouterr().out == (
         "Nothing to propose: no best setting is at an end of what was tried, no point has a single "
-        "seed, more seeds would tell no two learning-rate rules apart, and no claim of a paper on "
-        "these points is open.\n"
+        "seed, more seeds would tell neither batches nor learning-rate rules apart, and no claim "
+        "of a paper on these points is open.\n"
     )
 
 
@@ -401,3 +403,45 @@ def test_settings_that_went_are_said_and_stop_nothing(ask):
 
     assert asked["commands"] == []
     assert asked["why"].startswith("such runs are not possible: perturbation must")
+
+
+def test_what_the_answer_asks_for_is_what_is_proposed(study, capsys):
+    """Seeds of the batches that may be best, where no best setting is at an end of its grid."""
+    folder = study(lambda b, w: 0.9 - w / 100, noise=0.004, batches=(1024, 6144))
+    assert main(["batch", str(folder), "--json"]) == 0
+    (answer,) = [a for a in json.loads(capsys.readouterr().out) if a["question"] == "best_batch"]
+    needed = int(answer["settings"]["seeds_needed"])
+
+    found = asks(proposals(capsys, folder), "Which batch should I train with?")
+
+    assert answer["next"] == (
+        f"Run {needed} seeds of each batch: sweeper analysis next has the commands."
+    )
+    assert 3 < needed <= 50
+    assert found["runs"] == 2 * (needed - 3)
+    assert "batch=1024,6144 warmup=0 " in found["commands"][0]
+
+
+def test_seeds_of_branches_are_not_proposed(study, capsys):
+    """A branch of another seed needs a parent of that seed."""
+    of_parents = {"branch": {"run": "p", "epochs": 1}}
+    folder = study(
+        lambda b, w: 0.9, seeds=1, batches=(1024, 6144),
+        change=lambda runs: with_settings(runs, **of_parents).assign(branch="p@1"),
+    )  # fmt: skip
+
+    assert main(["next", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "All 8 runs are branches" in said
+    assert "python -m sweeper" not in said
+
+
+def test_a_step_of_an_estimate_has_the_words_of_its_study(study):
+    runs = load_runs(study(lambda b, w: 0.9, warmups=(0,)))
+
+    command = write_commands(runs, seed=[3, 4])
+
+    words = shlex.split(command)
+    assert words[:4] == ["python", "-m", "sweeper", "-m"]
+    assert "model._target_=Simulated" in words
+    assert {"bn_span=256", "batch=7680,30720", "warmup=0", "seed=3,4"} <= {*words}

@@ -286,3 +286,63 @@ def test_intervals_of_accuracies_end_at_100_percent_and_saturated_ones_have_none
     assert frame["high"].tolist() == pytest.approx([1.0, np.nan], nan_ok=True)
     assert frame["low"].iloc[0] < 0.96
     assert frame["sd"].iloc[1] == 0
+
+
+def test_a_fitted_accuracy_stays_within_the_axis():
+    """Two batches of which one is perfect at its best rate: a parabola would go beyond."""
+    parts = []
+    for rate, loss in ((0.05, 0.3), (0.1, 0.0), (0.2, 0.3)):
+        runs = runs_of([128, 256], [0], law=lambda b, w, loss=loss: 1.0 - loss + 0.001 * (b > 200))
+        runs = runs.assign(peak_lr=rate, base_lr=rate, run_id=runs["run_id"] + f"{rate}")
+        parts.append(with_settings(runs, base_lr=rate))
+    runs = pd.concat(parts, ignore_index=True)
+    runs.loc[(runs["peak_lr"] == 0.2) & (runs["global_batch"] == 128), "val_accuracy"] = 0.99
+    (compared,) = analysis.group_comparable(runs, (*analysis.AXES, "base_lr"))
+
+    drawing = analysis.draw_best_rates(compared)
+
+    axes = drawing.figure.axes[0]
+    tops = [line.get_ydata().max() for line in axes.lines if len(line.get_ydata()) == 60]
+    assert max(tops) == drawing.frame["height"].max() == 1.0
+    assert axes.get_ylim()[1] > 1.0
+    assert "shifted, cut at 100 %" in drawing.caption
+
+
+def test_the_curves_of_the_best_rate_are_drawn_with_rate_and_steps(tmp_path, monkeypatch):
+    """The first rate that was run is the worse."""
+    monkeypatch.setattr(sheet, "FORMATS", ())
+    parts = [
+        with_settings(runs, base_lr=rate).assign(
+            base_lr=rate, peak_lr=rate, run_id=runs["run_id"] + f"{rate}"
+        )
+        for rate, runs in (
+            (rate, runs_of([256, 512, 1024, 2048], [0], law=lambda b, w, top=top: top))
+            for rate, top in ((0.002, 0.5), (0.008, 0.8))
+        )
+    ]
+    runs = pd.concat(parts, ignore_index=True)
+
+    [*draw_all(Measured(runs, simulated_curves(runs, 3)), tmp_path, most=2)]
+
+    frame = pd.read_csv(tmp_path / "accuracy_per_epoch_best.csv")
+    caption = (tmp_path / "accuracy_per_epoch_best.txt").read_text()
+    assert frame.groupby("epoch")["mean"].mean().iloc[-1] == pytest.approx(0.8, abs=0.02)
+    assert "base_lr 0.008, lr_rule=linear, 450,360 steps at batch 256, 56,250 steps" in caption
+
+
+def test_every_panel_says_its_ticks_where_the_last_row_is_not_full():
+    runs = runs_of([256, 512, 1024, 2048], [0])
+
+    figure = analysis.draw_per_epoch(runs, simulated_curves(runs, 4)).figure
+    figure.canvas.draw()
+
+    shown = [any(t.get_visible() for t in axes.get_xticklabels()) for axes in figure.axes]
+    assert shown == [True] * 4
+
+
+def test_other_data_are_named_by_a_word_in_a_file_name():
+    first = with_settings(runs_of([256], [0]), data={"name": "digits", "fold": 0})
+    other = with_settings(runs_of([256], [0]), data={"name": "shapes", "classes": 3}, epochs=9)
+    both = pd.concat([first, other.assign(data="shapes")], ignore_index=True)
+
+    assert [g.name for g in analysis.group_comparable(both)] == ["", "data=shapes-epochs=9"]

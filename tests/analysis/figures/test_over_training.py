@@ -20,7 +20,10 @@ def test_the_command_draws_what_it_says(sweep_here, command, tmp_path):
     assert "validation loss 1 epoch after each position" in said.stdout + said.stderr
     assert drawn[["position", "parent_batch", "num_seeds"]].to_numpy().tolist() == [[1, 64, 2]]
     assert drawn.noise_scale.gt(0).all()
-    assert len([*out.iterdir()]) == 5
+    lines = pd.read_csv(out / "loss_after_branches.csv")
+    assert lines["global_batch"].tolist() == [64, 128, 512]
+    assert lines["num_finished"].tolist() == [2, 2, 2]
+    assert len([*out.iterdir()]) == 10
 
 
 def test_a_folder_without_branches_is_refused(sweep_here, command, tmp_path):

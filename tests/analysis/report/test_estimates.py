@@ -162,7 +162,7 @@ def test_estimates_of_a_part_of_the_runs_say_which_part():
     _, first, *_ = estimate_all(measured, draws=50)
 
     assert first.question == WHICH
-    assert "12 of 16: Simulated, Simulated, 90 epochs" in first.words
+    assert "12 of 16 runs: Simulated, Simulated, 90 epochs" in first.words
 
 
 def test_seeds_added_to_a_poor_warmup_do_not_count_as_slow_ones_of_their_batch():

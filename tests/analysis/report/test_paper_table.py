@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from simulated_studies import simulated_runs, with_settings, write_results
+from simulated_studies import simulated_curves, simulated_runs, with_settings, write_results
 
 from analysis.cli import main
 from analysis.figures.points import points
@@ -199,3 +199,14 @@ def test_one_seed_and_equal_seeds_are_said_to_give_no_interval(runs):
 
     assert "over which are mean and t interval; no interval where all seeds measured the" in caption
     assert "one seed" not in caption
+
+
+def test_what_is_held_fixed_is_printed_once_and_saved_with_each(tmp_path, capsys):
+    runs = simulated_runs([256, 512], [0, 5], 2, accuracy=lambda b, w: 0.7, noise=0.01)
+    write_results(tmp_path / "results", runs, simulated_curves(runs, 2))
+
+    assert main(["table", str(tmp_path / "results"), "--out", str(tmp_path)]) == 0
+
+    saved = [path.read_text() for path in tmp_path.glob("*.md")]
+    assert capsys.readouterr().out.count("Held fixed") == 1
+    assert [text.count("Held fixed") for text in saved] == [1, 1]

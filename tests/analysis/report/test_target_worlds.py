@@ -1,6 +1,7 @@
 """Where examples double, and E_min / S_min, of simulated training whose critical batch is known."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -82,7 +83,10 @@ def test_where_nothing_doubles_it_is_said_up_to_which_batch_and_what_to_run():
     assert (doubling.low, doubling.high) == (1024, np.inf)
     assert np.isnan(doubling.value)
     assert "at no batch that was run: not up to 1,024 (95 %)" in doubling.words
-    assert doubling.next == "python -m sweeper -m batch=2048"
+    assert doubling.next == (
+        "python -m sweeper -m model._target_=Simulated schedule=constant bn_span=256 "
+        "micro_batch_limit=768 base_lr=0.1 batch=2048 warmup=0 seed=0,1,2"
+    )
     assert doubling.settings["definition"] == "twice the examples of the smallest batch, 128"
 
 
@@ -181,3 +185,25 @@ def test_zhangs_critical_batch_of_151m():
 
     assert found.value == pytest.approx(3254, rel=0.001)
     assert found.low < 3254 < found.high
+
+
+def test_a_target_that_comes_too_early_is_answered_with_one_that_fits():
+    runs, curves = train(np.random.default_rng(5))
+
+    early, _ = answers(runs, curves, 0.3)
+    found = re.fullmatch(r"Choose another target: --target (0\.\d+)", early.next)
+    later, _ = answers(runs, curves, float(found[1]))
+
+    assert early.words.startswith("Not answered: every batch must take 4 epochs or more")
+    assert later.has_answer
+
+
+def test_where_no_target_fits_it_is_said_with_what_would():
+    """Three evaluations of each run: no target takes four."""
+    runs, curves = train(np.random.default_rng(5))
+
+    found = answers(runs, curves[curves["epoch"].isin([10, 20, 30])], 0.6)
+
+    assert {answer.next for answer in found} == {
+        "Evaluate more often (evaluate_every=) or train longer: no target fits these runs."
+    }

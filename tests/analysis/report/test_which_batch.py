@@ -7,7 +7,7 @@ from simulated_studies import simulated_curves, simulated_runs, with_settings, w
 
 from analysis.cli import main
 from analysis.report.estimates import choose_batch
-from analysis.report.which_batch import advise_batch, compare_batches
+from analysis.report.which_batch import _count_seeds, advise_batch, compare_batches
 from analysis.tables.metric import ACCURACY, Measured
 
 BATCHES, WARMUPS = (30, 60, 120), (0, 1, 5)
@@ -27,10 +27,10 @@ def test_the_fastest_batch_that_loses_little_is_named_with_what_is_not_excluded(
     found = advise_batch(study(3, lambda b, w: 0.9 + 0.01 * (w == 1), seed=7), ACCURACY)
     words = found.words
 
-    assert words.startswith("Use 120 (warmup 1 epoch). It looks as good as the best (60): 0.")
+    assert words.startswith("Use 120 (warmup 1 epoch, base_lr 0.1). It looks as good as the best")
     assert " behind, at most 0." in words
     assert " with 95 % confidence, and 4 times faster per epoch than 30. " in words
-    assert "No batch is shown to lose more than 0.5 points, which takes " in words
+    assert "No batch is shown to lose more than 0.5 points: a loss of " in words
     assert (found.value, found.low, found.high, found.unit) == (120, 30, 120, "examples")
     assert found.settings["loss_low"] < found.settings["loss"] < found.settings["loss_high"]
 
@@ -61,7 +61,7 @@ def test_a_best_setting_at_an_end_of_its_grid_is_said():
 
     found = choose_batch(Measured(runs, pd.DataFrame()))
 
-    assert "(warmup 5 epochs, the longest tried). " in found.words
+    assert "(warmup 5 epochs, the longest tried, base_lr 0.1). " in found.words
     assert found.settings["at_end_of_grid"] == ["warmup"]
     assert found.next.startswith("Extend the grid")
 
@@ -199,3 +199,30 @@ def test_papers_of_which_no_claim_was_run_are_not_shown(tmp_path, capsys):
     assert capsys.readouterr().out == (
         "No claim of a paper is about points that were run; --paper NAME says what it lacks.\n"
     )
+
+
+def test_accuracies_that_guessing_would_have_are_no_recommendation():
+    """Of 3 classes and 39 examples: 1/3 + 1.96 sqrt(1/3 2/3 / 39) = .481."""
+    data = {"num_classes": 3, "num_val_examples": 39}
+    low = with_settings(study(3, lambda b, w: 0.35 - 0.05 * (b == 120)), data=data)
+    high = with_settings(study(3, lambda b, w: 0.5), data=data)
+
+    guessed, learned = (advise_batch(runs, ACCURACY) for runs in (low, high))
+
+    assert guessed.words == (
+        "Nothing is shown to have been learned: the best mean is 35 %, and guessing among 3 "
+        "classes gets 33 %, up to 48 % on 39 validation examples."
+    )
+    assert not guessed.has_answer
+    assert guessed.next.startswith("Try learning rates")
+    assert learned.words.startswith("Use ")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "most", "needed"), [(3, 0.02, 12), (3, 0.009, 0), (1, np.nan, 3), (4, 1.0, 40000)]
+)
+def test_seeds_that_exclude_the_loss_are_counted(seeds, most, needed):
+    """Loss 0 and margin .01: an interval twice as wide as the margin takes four times the seeds."""
+    chosen = pd.Series({"loss": 0.0, "at_most": most, "num_seeds": seeds})
+
+    assert _count_seeds(chosen, 0.01) == pytest.approx(needed)

@@ -109,8 +109,8 @@ def test_positions_are_answers_and_one_that_is_not_decided_says_what_would_have_
     assert (vague.name, vague.has_answer, vague.settings["definition"]) == (
         "critical_batch", False, "branches",
     )  # fmt: skip
-    assert vague.words.startswith("Not shown on either side by 2 seeds, which show 2.6 or more (95")
-    assert vague.next == "Train the branches of more seeds."
+    assert vague.words.startswith("These seeds do not tell: only differences of 2.6 or more")
+    assert vague.next == "Train parents of more seeds, then their branches: branch=@1"
     assert (shown.low, shown.high, shown.settings["position"], shown.next) == (16, 32, 2, "")
     assert shown.words == "16 at least and less than 32 (95 %, 2 seeds); by the means 23."
     assert "(margin 0.02, 1 %)" in shown.question
@@ -196,3 +196,18 @@ def test_the_interval_covers_the_critical_batch_of_simulated_branches(
     assert covered >= 0.95 - 3 * (0.95 * 0.05 / times) ** 0.5
     if seeds == 8 and not is_hardest:
         assert np.mean([np.isfinite(f.below) for f in found]) > 0.2
+
+
+def test_branches_without_their_parents_are_refused():
+    """As after --where batch=16, which drops a parent at batch 8."""
+    runs = pd.DataFrame(
+        {"run_id": ["a"], "branch": ["p@1"], "seed": [0], "global_batch": [16],
+         "outcome": ["finished"]}
+    )  # fmt: skip
+    names = ["run_id", "epoch", "step", "realised_batch", "noise_scale", "val_loss"]
+    curves = pd.DataFrame([("a", epoch, epoch, 8, 1.0, 2.0) for epoch in (1, 2)], columns=names)
+
+    with pytest.raises(
+        ValueError, match=r"must hold the parents of these branches.*; got none of p"
+    ):
+        branch_differences(runs, curves, "val_loss")

@@ -12,7 +12,7 @@ from analysis.stats.critical_batch import critical_batch, doubling_batch
 from analysis.stats.laws import compare_rules, constant_rate, diffusion
 from analysis.stats.optimum import best_lrs, best_warmups, exponent
 from analysis.stats.pairs import compare
-from analysis.stats.replicates import Replicates, percentile_interval
+from analysis.stats.replicates import Estimate, Replicates, percentile_interval
 from analysis.stats.to_target import to_target
 
 
@@ -412,3 +412,10 @@ def test_a_run_whose_curve_is_lost_has_not_missed_the_target():
     found = to_target(runs, known, 0.5).set_index("run_id")["reached_target"]
 
     assert found.to_dict() == {runs["run_id"].iloc[0]: True, ended_early: False}
+
+
+def test_an_interval_that_is_widened_holds_its_own_value():
+    """A best rate of 0.00212 whose draws were from 0.00224 up."""
+    found = Estimate(0.00212, 0.00224, np.inf, 3, "").widen([np.array([0.003, 0.004])])
+
+    assert (found.low, found.high) == (0.00212, np.inf)

@@ -4,12 +4,20 @@ import json
 
 import pandas as pd
 import pytest
-from simulated_studies import simulated_runs, with_settings
+from simulated_studies import simulated_curves, simulated_runs, with_settings
 
+from analysis.decide.grid_ends import find_edges, propose_longer_grid
+from analysis.report.estimates import estimate_all
 from analysis.report.table import paper_table
 from analysis.tables import comparable_runs
-from analysis.tables.comparable_runs import group_comparable, stored_configs
-from analysis.tables.settings import comparable_settings
+from analysis.tables.comparable_runs import group_comparable, select_runs_where, stored_configs
+from analysis.tables.metric import Measured
+from analysis.tables.settings import (
+    comparable_settings,
+    describe_choice,
+    group_settings,
+    typed_rate,
+)
 from analysis.tables.validity import ARM, confounds
 
 
@@ -76,3 +84,79 @@ def test_rates_that_differ_by_a_hundredth_percent_are_several_settings(runs):
     each = [{"base_lr": 0.1 + 1e-5 * (i % 2)} for i in range(len(runs))]
 
     assert len(group_comparable(with_settings(runs, each))) == 2
+
+
+def measured(runs: pd.DataFrame) -> Measured:
+    return Measured(runs.assign(results="results"), simulated_curves(runs, 3))
+
+
+def test_what_is_left_out_is_named_by_conditions_that_take_just_that(runs):
+    other = with_settings(runs[:6], epochs=5, augment="crop").assign(data="Shapes", epochs=5)
+    tagged = with_settings(runs[6:10], base_batch=64)
+    both = measured(pd.concat([runs, other, tagged], ignore_index=True))
+
+    group, _ = group_settings(both.runs)
+    said = describe_choice(both, group)
+
+    assert said.startswith("This is from 24 of 34 runs: Simulated, Simulated, 90 epochs. Left out")
+    assert "6 runs (--where data=Shapes); 4 runs (--where base_batch=64)." in said
+    assert len(select_runs_where(both.runs, ["data=Shapes"])) == 6
+    assert len(select_runs_where(both.runs, ["augment=null"])) == 28
+    assert describe_choice(measured(runs), group_settings(runs)[0]) == ""
+
+
+def test_branches_are_left_to_their_own_command(runs):
+    each = [{"branch": {"run": "p", "epochs": i % 3}} for i in range(24)]
+    branches = with_settings(runs, each).assign(branch="p@1")
+    parents = runs[:3]
+    both = measured(pd.concat([parents, branches], ignore_index=True))
+
+    group, _ = group_settings(both.runs_with_metric)
+
+    assert len(both.runs_with_metric) == len(group.runs) == 3
+    assert "24 branches (`sweeper analysis branches results` compares" in describe_choice(
+        both, group
+    )
+    assert len(measured(branches).runs_with_metric) == 24
+
+
+#: A rate of a module that anneals at each step, as its first step has it, and as it was typed.
+OFF, TYPED = 0.999, {0.001: 0.0, 0.01: 0.02, 0.03: 0.03}
+
+
+def of_module(runs: pd.DataFrame) -> pd.DataFrame:
+    parts = [
+        with_settings(runs, base_lr=None, module={"_target_": "my.Module", "lr": rate}).assign(
+            base_lr=OFF * rate, peak_lr=OFF * rate, val_accuracy=runs["val_accuracy"] + gain
+        )
+        for rate, gain in TYPED.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_a_rate_of_a_module_is_one_setting_under_the_name_it_was_typed(runs):
+    tuned, columns = comparable_settings(of_module(runs[runs["warmup_epochs"] == 0]))
+
+    assert columns == ["peak_lr"]
+    assert typed_rate(tuned) == "module.lr"
+    assert sorted(set(tuned["base_lr"])) == [*TYPED]
+
+
+def test_the_best_rate_of_a_module_is_at_the_end_that_rises(runs):
+    """Accuracy rises with the rate at both batches: the best is not the smallest."""
+    given = measured(of_module(runs[runs["warmup_epochs"] == 0]))
+
+    first, *_ = answers = estimate_all(given, draws=50)
+    (rate,) = [answer for answer in answers if answer.name == "best_rate_exponent"]
+    edges = find_edges(given)
+
+    assert "module.lr 0.03, the highest tried)" in first.words
+    assert "base_lr" not in first.words
+    assert "best_lr_exponent" not in [answer.name for answer in answers]
+    assert (rate.table["best"] > 0.01).all()
+    assert (rate.table["low"] <= rate.table["best"]).all()
+    assert {(e.key, e.is_upper, tuple(e.arms)) for e in edges if e.key != "batch"} == {
+        ("module.lr", True, tuple(OFF * rate for rate in TYPED))
+    }
+    proposed = propose_longer_grid([e for e in edges if e.key != "batch"])
+    assert "module.lr=0.09,0.27" in proposed.why

@@ -240,3 +240,16 @@ def test_a_direction_that_contradicts_a_metric_of_ours_is_refused(tmp_path, caps
         assert capsys.readouterr().out == (
             "Error: --metric-mode must be min for val_loss; got --metric-mode max. Leave it out.\n"
         )
+
+
+def test_a_name_of_which_no_run_has_a_value_does_not_count(tmp_path):
+    runs = simulated().assign(metric_name="val_loss", metric=0.5)
+    typo = runs[:2].assign(metric_name="val/los", metric=np.nan, val_loss=np.nan, outcome="failed")
+    typo["run_id"] = "f" + typo["run_id"].str[1:]
+    write_results(tmp_path, pd.concat([runs, typo]), simulated_curves(runs, 2))
+
+    found = measured(tmp_path)
+
+    assert found.metric == LOSS
+    assert len(found.runs_with_metric) == len(runs)
+    assert not set(typo["run_id"]) & set(found.runs_with_metric["run_id"])

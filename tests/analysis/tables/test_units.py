@@ -66,7 +66,9 @@ def test_lengths_of_three_kinds_are_three_groups_everywhere(
 
     capsys.readouterr()
     assert main(["estimates", str(tmp_path / "results"), "--target", "0.6"]) == 0
-    assert "The largest comparable group, 18 of 54: " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "This is from 18 of 54 runs: " in said
+    assert "Left out: 18 runs (--where " in said
 
 
 def test_only_runs_in_epochs_are_judged_by_papers(of_three_lengths):
@@ -112,7 +114,7 @@ def test_words_about_a_warmup_in_steps_are_in_steps(in_steps, tmp_path, capsys):
     said = capsys.readouterr().out
     page = report_data([str(tmp_path)], "command")
 
-    assert "(warmup 200 steps, the longest tried)" in said
+    assert "(warmup 200 steps, the longest tried, base_lr 0.1)" in said
     assert "200 epochs" not in said
     names = [column["name"] for column in page["columns"]]
     assert "warmup_epochs" not in names
