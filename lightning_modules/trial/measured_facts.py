@@ -320,6 +320,7 @@ def _fork(job: Callable[[], Any], path: Path) -> int:
     code = 1
     signal.alarm(_LONGEST_S)  # whatever it waits for, the kernel ends it
     try:
+        torch.set_num_threads(1)  # makes the pool anew; two threads that do so at once crash
         path.write_bytes(pickle.dumps(job()))
         code = 0
     except BaseException:  # noqa: BLE001  nothing of the parent's is to go on here
