@@ -48,8 +48,8 @@ class Method:
         self._trainer = SimpleNamespace(
             accumulate_grad_batches=1, precision_plugin=None, optimizers=[optimizer]
         )
-        cpu = torch.device("cpu")
-        self._module = SimpleNamespace(parameters=lambda: iter(weights), device=cpu)
+        self._module = torch.nn.ParameterList(weights)
+        self._module.device = torch.device("cpu")
         self._has_started = False
         if hasattr(optimizer, "train"):
             optimizer.train()
