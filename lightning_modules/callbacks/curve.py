@@ -219,7 +219,7 @@ class StepReport(AroundEvaluation):
         self._resumed_at = self._last_step_at = self._next_at = 0.0
         self._reported_epoch = -1
         # Of this attempt, without its first step, which takes longer than the others.
-        self._train_s, self._examples = 0.0, 0
+        self._train_s, self._examples, self._first_step_s = 0.0, 0, 0.0
         self._recent: deque[tuple[float, int]] = deque(maxlen=_REPORTS_IN_RATE)
         self._between_s: list[float] = []  # from the last step before an evaluation to the next
         self._is_evaluated = False
@@ -257,6 +257,7 @@ class StepReport(AroundEvaluation):
             self._examples += self._plan.split(epoch, self._contract.steps - 1).global_batch
         else:
             self._recent.append((0.0, 0))
+            self._first_step_s = now - self._last_step_at
         self._last_step_at = now
         self._is_evaluated = is_validated(trainer)
         is_last = self._contract.steps == self._plan.steps(epoch)
@@ -282,4 +283,5 @@ class StepReport(AroundEvaluation):
             resumed_at=self._resumed_at,
             examples_per_s=rate,
             left_s=left / rate + evaluations * between_s if rate else None,
+            first_step_s=None if rate else self._first_step_s,
         )

@@ -114,6 +114,8 @@ class RunState:
         if self.unit == "examples":
             is_begun, epoch = self.step or now, ""
             step = f"{self.steps_done}/{self.spec.total_steps}" if is_begun else ""
+        if now and (now.first_step_s or 0.0) >= 1:
+            step += f" ({duration(now.first_step_s or 0.0)})"
         return RunLine(
             words=self.spec.words,
             layout=self.layout or self.spec.split.layout,

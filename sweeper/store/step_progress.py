@@ -24,6 +24,8 @@ class StepProgress(BaseModel):
             validation; None before the second step [examples/s].
         left_s: time to the end of the run at this speed, including validation if it was timed;
             None before the second step [seconds].
+        first_step_s: time of this attempt's first step, which a compiled model compiles in; None
+            after the second [seconds].
     """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
@@ -34,6 +36,7 @@ class StepProgress(BaseModel):
     resumed_at: _Number
     examples_per_s: _Number | None
     left_s: _Number | None
+    first_step_s: _Number | None = None
 
     @property
     def epochs_done(self) -> float:

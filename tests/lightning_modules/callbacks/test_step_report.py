@@ -85,6 +85,7 @@ def test_the_rate_and_the_time_left_leave_out_the_first_step_and_know_of_validat
     found = reported(examples=40, step_s=4.0, between_s=40.0)
 
     assert found[0].examples_per_s is found[0].left_s is None
+    assert [each.first_step_s for each in found[:2]] == [4.0, None]
     assert {each.examples_per_s for each in found[1:]} == {1.0}
     assert found[1].left_s == 80 - 8  # of two epochs of 40 examples; no validation was seen
     (fifth,) = [each for each in found if (each.epoch, each.step) == (2, 5)]

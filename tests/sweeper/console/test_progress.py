@@ -96,6 +96,13 @@ def test_a_file_has_a_line_when_a_step_was_taken_and_none_when_nothing_happened(
     ]
 
 
+def test_a_first_step_that_compiles_says_how_long_it_took(table, specs, begin, capsys):
+    begun = begin(specs[0], step=1, examples_per_s=None, left_s=None, first_step_s=42.0)
+    table.update(Event(began=[begun]))
+
+    assert "  epoch=0/30 step=1/16 (42s)\n" in capsys.readouterr().out
+
+
 def test_lines_of_a_long_sweep_are_fewer(table, monkeypatch):
     monkeypatch.undo()
 
