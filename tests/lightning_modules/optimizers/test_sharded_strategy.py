@@ -15,9 +15,7 @@ def test_blocks_are_the_longest_sequence_of_equal_layers_or_named_by_their_class
 
     assert find_blocks(module) == [*module["body"]]
     assert find_blocks(module, ["LayerNorm"]) == [norms[1], norms[0]]
-    with pytest.raises(
-        ValueError, match=r"got Block\. Those that it has several of are Linear"
-    ):
+    with pytest.raises(ValueError, match=r"got Block\. Those that it has several of are Linear"):
         find_blocks(module, ["Block"])
 
 
