@@ -14,7 +14,7 @@ from analysis.stats.breaking_batch import breaking_batch
 from analysis.stats.optimum import best_settings
 from analysis.stats.replicates import make_rng
 from analysis.tables.metric import ACCURACY, Measured, Metric
-from analysis.tables.settings import comparable_settings, typed_rate
+from analysis.tables.settings import comparable_settings, find_rate_key
 from analysis.tables.validity import upper_edges
 from analysis.tables.which_runs import BREAKING, ended_runs, finished_runs, negligible_margin
 from sweeper.spec.run_spec import read_run_spec
@@ -83,7 +83,7 @@ def find_optimum_edges(
 
     It is the best of the response, or what was chosen: `ends` are those of `BestSettings`.
     """
-    key = typed_rate(runs) if column == "peak_lr" else EXTENDED[column]
+    key = find_rate_key(runs) if column == "peak_lr" else EXTENDED[column]
     table = best_settings(runs, column, make_rng(), _FEW_DRAWS, metric).table()
     best = table.set_index("global_batch")["best"].to_dict()
     rising = {batch for batch, _, _ in upper_edges(runs, metric)} if key == "warmup" else set()

@@ -29,7 +29,7 @@ from analysis.tables.comparable_runs import (
     stored_configs,
 )
 from analysis.tables.metric import Measured
-from analysis.tables.settings import typed_rate, typed_rates
+from analysis.tables.settings import find_rate_key, read_rates
 from analysis.tables.validity import doubts
 
 #: Kinds of figures, which their names begin with, the most telling first.
@@ -76,8 +76,8 @@ def add_doubts(compared: ComparableRuns) -> ComparableRuns:
 def _describe_training(runs: pd.DataFrame) -> str:
     """The rate of runs as it was typed, its rule, and the steps at the ends of the batches."""
     configs = stored_configs(runs)
-    key = typed_rate(runs, configs)
-    rates, rules = sorted({*typed_rates(runs, configs, key).dropna()}), sorted({*runs["lr_rule"]})
+    key = find_rate_key(runs, configs)
+    rates, rules = sorted({*read_rates(runs, configs, key).dropna()}), sorted({*runs["lr_rule"]})
     shown = " to ".join(f"{rate:.4g}" for rate in dict.fromkeys([*rates[:1], *rates[-1:]]))
     parts = [f"{key} {shown}" * bool(rates), f"lr_rule={','.join(rules)}"]
     steps = runs.groupby("global_batch")["steps"].max().dropna().iloc[[0, -1]]
@@ -95,7 +95,8 @@ def _figures(measured: Measured, width: Width, target: float | None) -> Iterator
         yield "vs_batch_best", "", draw
         about = f"{compared.about}. {best[1].caption}"
         yield from _curves_of(replace(compared, about=about), measured, width, "per_epoch_best")
-    for compared in map(add_doubts, group_comparable(runs, (*AXES, "base_lr", typed_rate(runs)))):
+    axes = (*AXES, "base_lr", find_rate_key(runs))
+    for compared in map(add_doubts, group_comparable(runs, axes)):
         if _count(compared, "peak_lr") > 1:
             ending = f"-{compared.name}" if compared.name else ""
             yield "best_rates", ending, partial(draw_best_rates, compared, metric, width=width)

@@ -18,7 +18,7 @@ from analysis.stats.replicates import NO_SPREAD, Replicates, validation_size
 from analysis.stats.shared_variances import add_price, share_variances
 from analysis.tables.comparable_runs import stored_configs, warmup_unit
 from analysis.tables.metric import ACCURACY, Metric
-from analysis.tables.settings import typed_rate
+from analysis.tables.settings import find_rate_key
 from analysis.tables.which_runs import BREAKING, finished_runs, negligible_margin
 from sweeper.spec.sentences import several
 
@@ -219,7 +219,7 @@ def _name_setting(chosen: pd.Series, runs: pd.DataFrame, ends: Mapping[str, str]
     if len({*runs["lr_rule"]}) > 1:
         shown["lr_rule"] = f"lr {chosen['lr_rule']}"
     if "base_lr" in chosen:
-        shown["peak_lr"] = f"{typed_rate(runs)} {chosen['base_lr']:.4g}"
+        shown["peak_lr"] = f"{find_rate_key(runs)} {chosen['base_lr']:.4g}"
     of_batch = runs[runs["global_batch"] == chosen["global_batch"]]
     for name in ends:
         shown.setdefault(name, f"{name} {of_batch[name].iloc[0]:.4g}")
@@ -293,7 +293,7 @@ def _label_columns(table: pd.DataFrame, metric: Metric, runs: pd.DataFrame) -> p
     amounts = {name: (scale * table[name]).round(4) for name in names}
     heads = {
         "global_batch": "batch", "warmup_epochs": f"warmup [{warmup_unit(runs)}]",
-        "base_lr": typed_rate(runs),
+        "base_lr": find_rate_key(runs),
         "num_seeds": "seeds", "num_diverged": "diverged",
         "loss": f"worse than the best other [{unit.removeprefix('in ')}]",
         "at_least": "at least (95 %)", "at_most": "at most (95 %)", "speed": "examples/s",

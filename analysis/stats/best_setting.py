@@ -14,7 +14,7 @@ from analysis.stats.replicates import Array, Replicates, make_rng
 from analysis.stats.response import fit_response
 from analysis.tables.comparable_runs import ComparableRuns, group_comparable
 from analysis.tables.metric import Metric
-from analysis.tables.settings import group_settings, typed_rate
+from analysis.tables.settings import find_rate_key, group_settings
 from analysis.tables.which_runs import ended_runs
 
 _DRAWS = 1000
@@ -185,7 +185,7 @@ def _say_typed(runs: pd.DataFrame, setting: Mapping[Hashable, Any]) -> str:
     first = runs[(runs[[*setting]] == pd.Series(setting)).all(axis=1)].iloc[0]
     shown = {_NAMES.get(str(n), str(n)): v for n, v in setting.items() if n != "global_batch"}
     if "peak_lr" in setting and pd.notna(first["base_lr"]):
-        shown[typed_rate(runs)] = first["base_lr"]
+        shown[find_rate_key(runs)] = first["base_lr"]
         del shown[_NAMES["peak_lr"]]
     return ", ".join(f"{name} {value:.4g}" for name, value in shown.items())
 

@@ -264,7 +264,7 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         differ = _differ_in_spans(spanned, keys, runs["global_batch"])
         keys = keys.astype("str").mask(differ, spanned)
         by_key = {key: by_key[key] for key in keys.unique()}
-    differing = differing_keys(list(by_key.values()))
+    differing = find_differing_keys(list(by_key.values()))
     of_keys = runs.groupby(keys, sort=False, observed=True)
     groups = sorted(of_keys, key=lambda pair: -len(pair[1]))
     found = {
@@ -294,7 +294,7 @@ def _differ_in_spans(spanned: pd.Series, keys: pd.Series, batches: pd.Series) ->
     return keys.isin(keys[several_sizes])
 
 
-def differing_keys(settings: list[dict[str, Any]]) -> list[str]:
+def find_differing_keys(settings: list[dict[str, Any]]) -> list[str]:
     """Keys in which settings differ, but no class where a name already tells the groups apart."""
     names = dict.fromkeys(name for setting in settings for name in setting)
 
@@ -335,7 +335,7 @@ def _name(
 ) -> str:
     """How settings, of a run's row, differ from others; the data and model in a word."""
     words = {name: row[name] for name in ("data", "model") if str(row[name]) != str(its[name])}
-    differing = differing_keys([first, settings])
+    differing = find_differing_keys([first, settings])
     values = words | {n: settings.get(n) for n in differing if n.split(".")[0] not in words}
     keys = [name.removesuffix(".name").rpartition(".")[2] for name in values]
     shown = ("null" if value is None else value for value in values.values())

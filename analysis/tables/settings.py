@@ -10,7 +10,7 @@ from analysis.tables.comparable_runs import (
     AXES,
     ComparableRuns,
     StoredConfig,
-    differing_keys,
+    find_differing_keys,
     group_comparable,
     stored_configs,
 )
@@ -50,13 +50,13 @@ def group_settings(
         these.
     """
     configs = stored_configs(runs)
-    numbers = _tuned_numbers(configs)
+    numbers = _find_tuned_numbers(configs)
     group = group_comparable(runs, (*axes, *numbers))[0]
     found = group.runs
     of_runs = dict(zip(runs.index, configs, strict=True))
     own = [of_runs[i] for i in found.index]
-    rate = typed_rate(found, own)
-    found = found.assign(base_lr=typed_rates(found, own, rate))
+    rate = find_rate_key(found, own)
+    found = found.assign(base_lr=read_rates(found, own, rate))
     further = [n for n in numbers if n != rate and n.split(".")[0] not in _COLUMNS]
     for name in further:
         values = _values(own, name)
@@ -69,7 +69,7 @@ def group_settings(
     return replace(group, runs=found), [name for name in names if varied[name] > 1]
 
 
-def _tuned_numbers(configs: Sequence[StoredConfig]) -> list[str]:
+def _find_tuned_numbers(configs: Sequence[StoredConfig]) -> list[str]:
     """Settings of these configs that a study may tune."""
     return sorted({
         name
@@ -79,7 +79,7 @@ def _tuned_numbers(configs: Sequence[StoredConfig]) -> list[str]:
     })  # fmt: skip
 
 
-def typed_rate(runs: pd.DataFrame, configs: Sequence[StoredConfig] | None = None) -> str:
+def find_rate_key(runs: pd.DataFrame, configs: Sequence[StoredConfig] | None = None) -> str:
     """The key that the learning rate of these runs was typed as.
 
     It is `base_lr`, or the setting of a user's module that their rates equal: one rate, not two
@@ -99,8 +99,8 @@ def typed_rate(runs: pd.DataFrame, configs: Sequence[StoredConfig] | None = None
     return "base_lr"
 
 
-def typed_rates(runs: pd.DataFrame, configs: Sequence[StoredConfig], key: str) -> pd.Series:
-    """The rate of each run as it was typed, with `typed_rate` as the key."""
+def read_rates(runs: pd.DataFrame, configs: Sequence[StoredConfig], key: str) -> pd.Series:
+    """The rate of each run as it was typed, with `find_rate_key` as the key."""
     typed = _values(configs, key).set_axis(runs.index)
     return runs["base_lr"] if key == "base_lr" else typed.fillna(runs["base_lr"])
 
@@ -116,7 +116,7 @@ def describe_choice(measured: Measured, group: ComparableRuns) -> str:
     others = runs[~runs.index.isin(given.index)]
     branches = others[others["branch"].notna()]
     rest = given[~given.index.isin(group.runs.index)]
-    axes = (*AXES, *_tuned_numbers(stored_configs(rest)))
+    axes = (*AXES, *_find_tuned_numbers(stored_configs(rest)))
     left = [each.runs for each in group_comparable(rest, axes)] if len(rest) else []
     parts = [
         f"{several(len(own), 'run')}{_name_conditions(own.index, given)}"
@@ -140,7 +140,7 @@ def _name_conditions(wanted: "pd.Index[int]", runs: pd.DataFrame) -> str:
     Empty if none do.
     """
     configs = stored_configs(runs)
-    keys = [n for n in differing_keys([c.scientific for c in configs]) if n not in AXES]
+    keys = [n for n in find_differing_keys([c.scientific for c in configs]) if n not in AXES]
     columns = {name: [config.settings.get(name) for config in configs] for name in keys}
     shown = pd.DataFrame({**runs[["data", "model"]].to_dict("list"), **columns}, runs.index)
     shown = shown.astype("object").where(shown.notna(), "null").astype("str")

@@ -94,10 +94,10 @@ def checkpoint_blocks(model: nn.Module) -> None:
         raise ValueError(msg)
     kind = type(blocks[0])
     for block in [block for block in model.modules() if type(block) is kind]:
-        block.__class__ = _checkpointed(kind)
+        block.__class__ = _make_checkpointed(kind)
 
 
 @cache
-def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
+def _make_checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
     members = {"plain_class": kind, "__module__": Checkpointed.__module__}
     return type(f"Checkpointed_{kind.__name__}", (Checkpointed, kind), members)

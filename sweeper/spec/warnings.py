@@ -83,7 +83,7 @@ def _find_in_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
     config = spec.config
     milestones = getattr(config.growing or config.schedule, "milestones", ())
     unit = config.growth_unit if config.growing else config.warmup_unit or "epochs"
-    trained, warmup = _length_and_warmup(spec, unit)
+    trained, warmup = _convert_length(spec, unit)
     # a growth waits for a whole number of the larger batches
     starts = [spec.batch_plan.steps_before(epoch) + step for epoch, step in spec.batch_plan.grown]
     late = [at for at, start in zip(milestones, starts, strict=False) if start >= spec.total_steps]
@@ -123,7 +123,7 @@ def _find_in_run(spec: RunSpec, fails: int | None) -> Iterator[str]:
         yield slow
 
 
-def _length_and_warmup(spec: RunSpec, unit: str) -> tuple[float, float]:
+def _convert_length(spec: RunSpec, unit: str) -> tuple[float, float]:
     steps, warmup = spec.total_steps, spec.schedule.warmup_steps
     return {
         "epochs": (spec.length, spec.schedule.warmup_epochs),

@@ -15,8 +15,8 @@ from analysis.tables.metric import Measured
 from analysis.tables.settings import (
     comparable_settings,
     describe_choice,
+    find_rate_key,
     group_settings,
-    typed_rate,
 )
 from analysis.tables.validity import ARM, confounds
 
@@ -138,7 +138,7 @@ def test_a_rate_of_a_module_is_one_setting_under_the_name_it_was_typed(runs):
     tuned, columns = comparable_settings(of_module(runs[runs["warmup_epochs"] == 0]))
 
     assert columns == ["peak_lr"]
-    assert typed_rate(tuned) == "module.lr"
+    assert find_rate_key(tuned) == "module.lr"
     assert sorted(set(tuned["base_lr"])) == [*TYPED]
 
 
