@@ -403,9 +403,9 @@ def _split_batch(config: RunConfig, bn_span: int) -> BatchSplit:
 
 def _batch_plan(config: RunConfig) -> BatchPlan:
     steps_per_epoch(config.data.num_train_examples, config.batch)  # refuses too large a batch
-    span = None if config.bn_span == "micro" else config.bn_span  # None: the micro-batch
+    span = config.bn_span if isinstance(config.bn_span, int) else 1  # 1: nothing is normalised
     try:
-        split = _split_batch(config, span or 1)
+        split = _split_batch(config, span)
     except ValueError as error:
         if (each := config.data.tokens_per_example) is None:
             raise
@@ -414,7 +414,7 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
     growing = config.growing
     plan = BatchPlan(
         split=split,
-        bn_span=span or split.micro_batch,
+        bn_span=split.micro_batch if config.bn_span == "micro" else span,
         num_train_examples=config.data.num_train_examples,
         factor=growing.factor if growing else 1,
         first=config.branch.epochs if config.branch else 0,

@@ -57,9 +57,10 @@ def test_each_way_to_end_has_its_outcome_and_its_reason(
         assert row.steps == 2
 
 
-def test_out_of_memory_in_the_middle_goes_on_with_half_the_micro_batch(launch, results):
+@pytest.mark.parametrize("bn_span", [128, None])
+def test_out_of_memory_in_the_middle_goes_on_with_half_the_micro_batch(launch, results, bn_span):
     """20 micro-batches of 768 an epoch: the third epoch fails, and is made with 384."""
-    row = only(launch(provoked("GreedyAboveHalf", epochs=3, micro_batch=768)))
+    row = only(launch(provoked("GreedyAboveHalf", epochs=3, micro_batch=768, bn_span=bn_span)))
 
     earlier = only(pd.read_parquet(results / "superseded/runs"))
     assert (earlier.outcome, earlier.micro_batch, earlier.epochs_completed) == (
