@@ -227,7 +227,7 @@ def _estimate_critical(measured: Measured, target: float | None) -> list[Answer]
     is_steady = steady_part(runs, curves)
     counts = is_steady[curves["run_id"].isin(runs["run_id"])]
     if not counts.all() and runs.groupby("global_batch")["epochs"].nunique().max() > 1:
-        runs, curves = at_their_ends(runs, curves)
+        runs, curves = at_their_ends(runs, curves, metric)
         is_steady = steady_part(runs, curves)
     runs = whole_seed_runs(runs)
     settings: dict[str, Any] = {"setting": "best setting of each batch"}

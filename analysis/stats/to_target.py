@@ -167,19 +167,23 @@ def evaluations_to_target(reached: pd.DataFrame) -> tuple[pd.Series, str]:
     return reached.groupby("global_batch")[column].mean(), column.partition("_")[0]
 
 
-def at_their_ends(runs: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def at_their_ends(
+    runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric = ACCURACY
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Runs of several lengths, as one run for each batch and seed that is evaluated at their ends.
 
     What a run of a length reaches at its end does not depend on where its rate fell before, so such
-    a curve has no rate, and its evaluations count as epochs. Uses `run_id`, `outcome`,
-    `global_batch`, `seed` of the runs.
+    a curve has no rate, and its evaluations count as epochs. Of several settings the best at a
+    length counts. Uses `run_id`, `outcome`, `global_batch`, `seed` of the runs.
     """
     by = ["global_batch", "seed"]
     finished = runs[runs["outcome"] == "finished"]
     first = finished.groupby(by)["run_id"].transform("first")
     ends = curves.sort_values("step").drop_duplicates("run_id", keep="last")
     ends = ends.assign(run_id=ends["run_id"].map(dict(zip(finished["run_id"], first, strict=True))))
+    ends = ends[ends["run_id"].notna()].sort_values(metric.name, ascending=metric.sign < 0)
+    ends = ends.drop_duplicates(["run_id", "step"])
     # with neither schedule nor rate, nothing counts as a fall
     whole = finished.drop_duplicates(by).drop(columns="config_json")
     ends = ends.assign(evaluation=ends["epoch"].astype(float)).drop(columns="lr", errors="ignore")
-    return whole, ends[ends["run_id"].notna()]
+    return whole, ends

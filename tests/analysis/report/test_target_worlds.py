@@ -12,7 +12,7 @@ from analysis.report.estimates import estimate_all
 from analysis.report.scaling import judge_scaling, judge_speed
 from analysis.stats.answer import answers_json
 from analysis.stats.critical_batch import critical_batch
-from analysis.stats.to_target import to_target
+from analysis.stats.to_target import at_their_ends, to_target
 from analysis.tables.metric import ACCURACY, Measured
 
 #: Twice the examples of batch 128 are where ``batch + 1,500 = 2 (128 + 1,500)``.
@@ -112,6 +112,19 @@ def test_runs_of_several_lengths_count_at_their_ends():
 
     assert [c.low <= CRITICAL <= c.high for _, c in pairs].count(True) >= 3
     assert all(d.low <= DOUBLED <= d.high for d, _ in pairs)
+
+
+def test_of_several_settings_of_a_length_the_best_counts():
+    runs, curves = train(np.random.default_rng(4), schedule="cosine", lengths=(6, 8, 11, 16, 22))
+    worse = runs.assign(run_id=runs["run_id"] + "w"), curves.assign(run_id=curves["run_id"] + "w")
+    worse[1]["val_accuracy"] -= 0.2
+    both = [pd.concat([one, own]) for one, own in zip(worse, (runs, curves), strict=True)]
+
+    alone, beside = (at_their_ends(*those)[1] for those in ((runs, curves), both))
+
+    columns = ["step", "val_accuracy", "evaluation"]
+    of_seeds = [ends.sort_values(columns)[columns].to_numpy().tolist() for ends in (alone, beside)]
+    assert of_seeds[0] == of_seeds[1]
 
 
 def test_where_the_law_is_no_hyperbola_only_the_doubling_is_answered():
