@@ -49,6 +49,17 @@ def check_division(ranks: int, most: int, name: str) -> None:
         raise ValueError(msg)
 
 
+def check_heads(*, width: int, heads: int, is_rotary: bool) -> None:
+    """Refuse a GPT whose heads do not divide its width, into even numbers for rotary positions.
+
+    ValueError with both.
+    """
+    if width % (heads * (1 + is_rotary)):
+        twice = "2 x " * is_rotary
+        msg = f"{twice}model.heads must divide model.width; got {heads=}, {width=}. Change one."
+        raise ValueError(msg)
+
+
 def check_precision(config: RunConfig, *, has_gpu: bool) -> None:
     """Refuse a precision that the device does not support.
 
