@@ -57,6 +57,7 @@ from sweeper.spec.worker_args import CHECKPOINT
 _MOST_PARAMETERS = 500_000_000
 _RANKS = 2  # that train an arm together
 _LONGEST_S = 600  # of the arms on one rank, and of those on two [seconds]
+_AFTER_TRIAL = ("bn_span", "compile", "batch_unit")  # of no meaning in it, or found by it
 Found = dict[str, Finding]
 
 
@@ -124,7 +125,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         own = {**config["data"]}
         own.setdefault("num_train_examples", found["num_train_examples"])
         trial = Trial(
-            config=run_config({**config, "data": own, "bn_span": None, "compile": None}),
+            config=run_config({**config, "data": own, **dict.fromkeys(_AFTER_TRIAL)}),
             is_own=has_own_optimizer and config["optimizer"]["_target_"] == OWN_OPTIMIZER,
             is_split=found["is_automatic"] and not found.get("is_iterable"),
         )
@@ -148,7 +149,12 @@ def _count(config: Mapping[str, Any], data: Any) -> dict[str, Any]:
     if config.get("loss_items"):
         item_count(config["loss_items"])(next(iter(loader)))
     if not is_iterable(loader):
-        return {"num_train_examples": OwnExamples(loader, seed=0).num_train_examples}
+        examples = OwnExamples(loader, seed=0)
+        found = {"num_train_examples": examples.num_train_examples}
+        if config.get("batch_unit") == "tokens":
+            counts = examples.count_tokens(item_count(config["loss_items"]))
+            found |= {"num_train_tokens": int(counts.sum()), "longest_example": int(counts.max())}
+        return found
     stated = config["data"].get("num_train_examples")
     num = count_data(loader) if stated is None else stated
     most = most_ranks(loader.dataset)

@@ -33,7 +33,7 @@ from sweeper.store.user_code import code_hash, user_code
 Config = dict[str, Any]
 
 #: Keys that facts about a user's module depend on.
-_READ = ("module", "data", "loss_items")
+_READ = ("module", "data", "loss_items", "batch_unit")
 
 
 class _Project(Settings, extra="ignore"):
@@ -241,8 +241,7 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     ValueError if they cannot be trained as the config says.
     """
     data = config["data"]
-    if "num_train_examples" not in data:
-        config["data"] = {**data, "num_train_examples": facts["num_train_examples"]}
+    _fill_counts(config, facts)
     if facts.get("is_iterable"):
         ranks, name = config["devices"] * config["num_nodes"], f"data._target_={data['_target_']}"
         check_division(ranks, facts.get("most_ranks", 1), name)
@@ -272,6 +271,20 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     if not facts["is_automatic"]:
         _check_manual(config)
     return config
+
+
+def _fill_counts(config: Config, facts: Mapping[str, Any]) -> None:
+    """Fill in what was counted of the data, in place; ValueError for tokens that were not."""
+    data = config["data"]
+    if config.get("batch_unit") == "tokens" and "num_train_tokens" not in facts:
+        msg = (
+            "batch_unit=tokens needs a data set with a length and indices, whose tokens are "
+            f"counted; got data._target_={data['_target_']}. Give batches in examples."
+        )
+        raise ValueError(msg)
+    if "num_train_examples" not in data or config.get("batch_unit") == "tokens":
+        counted = ("num_train_examples", "num_train_tokens", "longest_example")
+        config["data"] = {**data, **{key: facts[key] for key in counted if key in facts}}
 
 
 def choose_bn_span(asked: int | str | None, facts: Mapping[str, Any]) -> int | str | None:

@@ -211,7 +211,7 @@ def whole_steps(length: int, global_batch: int, *, tokens_per_example: int | Non
     unit, per_step, of_text = "examples", global_batch, ""
     if tokens_per_example:
         unit, per_step = "tokens", global_batch * tokens_per_example
-        of_text = f", data.length={tokens_per_example}"
+        of_text = f", data.length={tokens_per_example}" * (tokens_per_example > 1)
     steps, rest = divmod(length, per_step)
     if rest:
         nearest = [f"{unit}={n * per_step}" for n in (steps, steps + 1) if n]

@@ -170,7 +170,8 @@ def _named_logger(given: Any) -> Any:
 
 def _arguments(of: Settings, *, without: str = "about") -> dict[str, Any]:
     settings = of.model_dump(by_alias=True, exclude_unset=True)
-    return {key: value for key, value in settings.items() if key not in {"_target_", without}}
+    counted = ("_target_", "num_train_tokens", "longest_example", without)
+    return {key: value for key, value in settings.items() if key not in counted}
 
 
 class Data(Component):
@@ -178,15 +179,26 @@ class Data(Component):
 
     Attributes:
         num_train_examples: training examples in an epoch [examples].
+        num_train_tokens: of them, where batches are counted in tokens; else None [tokens].
+        longest_example: of them [tokens].
         about: a remark for readers of tables; not an argument of the constructor.
     """
 
     num_train_examples: Count
+    num_train_tokens: Count | None = None
+    longest_example: Count | None = None
     about: Text | None = None
 
     @property
+    def epoch_size(self) -> int:
+        """What an epoch has of what batches count: examples, or tokens."""
+        return self.num_train_tokens or self.num_train_examples
+
+    @property
     def tokens_per_example(self) -> int | None:
-        """Length of a text's sequences [tokens]; None for other data."""
+        """Length of a text's sequences [tokens]; 1 if batches are in tokens; else None."""
+        if self.num_train_tokens:
+            return 1
         return self.settings["length"] if self.target == TEXT else None
 
 
@@ -316,8 +328,10 @@ class Scientific(Settings):
     comm_hook: CommHook
     trainer: TrainerSettings
     batch: InStep
-    batch_unit: Annotated[  # tokens that are typed are read as examples
-        Literal["examples"] | None, Field(exclude=True), Rule("one of examples, tokens")
+    batch_unit: Annotated[  # of examples of one length they are read as examples
+        Literal["tokens"] | None,
+        BeforeValidator(lambda given: None if given == "examples" else given),
+        Rule("one of examples, tokens"),
     ] = None
     warmup: NotNegative
     warmup_unit: Annotated[
