@@ -57,7 +57,6 @@ from sweeper.spec.worker_args import CHECKPOINT
 _MOST_PARAMETERS = 500_000_000
 _RANKS = 2  # that train an arm together
 _LONGEST_S = 600  # of the arms on one rank, and of those on two [seconds]
-_AFTER_TRIAL = ("bn_span", "compile", "batch_unit")  # of no meaning in it, or found by it
 Found = dict[str, Finding]
 
 
@@ -125,7 +124,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         own = {**config["data"]}
         own.setdefault("num_train_examples", found["num_train_examples"])
         trial = Trial(
-            config=run_config({**config, "data": own, **dict.fromkeys(_AFTER_TRIAL)}),
+            config=run_config({**config, "data": own, "bn_span": None, "compile": None}),
             is_own=has_own_optimizer and config["optimizer"]["_target_"] == OWN_OPTIMIZER,
             is_split=found["is_automatic"] and not found.get("is_iterable"),
         )

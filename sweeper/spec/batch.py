@@ -195,8 +195,8 @@ def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
     steps = num_train_examples // global_batch
     if steps == 0:
         msg = (
-            "batch must not exceed the examples of an epoch; got "
-            f"batch={global_batch}, data.num_train_examples={num_train_examples}. Use a smaller "
+            "batch must not exceed an epoch; got "
+            f"batch={global_batch}, data of {num_train_examples}. Use a smaller "
             "batch or a larger data set."
         )
         raise ValueError(msg)
