@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from lightning_modules.token_fill import Filled
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.run_spec import RunSpec, with_growths
+
+if TYPE_CHECKING:
+    from lightning_modules.data.token_fill import Filled
 
 
 class RankPlan:
@@ -30,7 +33,7 @@ class RankPlan:
         self.num_train_examples = spec.config.data.num_train_examples
         self.branch = spec.config.branch
         self.loss_items = spec.config.loss_items
-        self.num_train_tokens = spec.config.data.num_train_tokens
+        self.epoch_tokens = spec.config.batch_unit and spec.config.epoch_tokens
         self.has_own_module = spec.config.has_own_module
         self.has_own_code = spec.config.has_own_code
 

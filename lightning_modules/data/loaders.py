@@ -23,10 +23,10 @@ from lightning_modules.data.counted_loaders import (
     is_iterable,
 )
 from lightning_modules.data.randomness import seed_everything
+from lightning_modules.data.token_fill import Filled, TokenFill
 from lightning_modules.data.user_loaders import OwnExamples, ValLoader
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
-from lightning_modules.token_fill import Filled, TokenFill
 from sweeper.spec.worker_args import WRONG_COUNT
 from sweeper.upstream.lightnings import with_attributes
 
@@ -102,7 +102,7 @@ def use_run_loaders(
         is_short_pass = examples.has_own_order and needed <= examples.num_train_examples
         if not is_short_pass:  # a batch sampler may leave out what fills no batch
             _check_num_examples(examples.num_train_examples, plan)
-        if plan.num_train_tokens:
+        if plan.epoch_tokens:
             plan.filled = _fill_steps(examples, plan)
         return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
 
@@ -126,9 +126,9 @@ def _fill_steps(examples: OwnExamples, plan: RankPlan) -> Callable[[int], Filled
     """The steps of each epoch of a batch in tokens; ValueError if the data have changed."""
     assert plan.loss_items, "checked by the spec"
     counts = examples.count_tokens(item_count(plan.loss_items))
-    if (num := int(counts.sum())) != plan.num_train_tokens:
+    if (num := int(counts.sum())) != plan.epoch_tokens:
         msg = (
-            f"the data must have the tokens that were planned; got {plan.num_train_tokens}, they "
+            f"the data must have the tokens that were planned; got {plan.epoch_tokens}, they "
             f"have {num}. Count them without draws; if the data have changed, repeat the command."
         )
         raise ValueError(msg)

@@ -44,8 +44,6 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
     least = micro_batch * ranks
     batch = least * max(1, min(2 if accumulates else 1, examples // least))
     data: dict[str, Any] = dict(config.resolved["data"])
-    for key in ("num_train_tokens", "longest_example"):
-        data.pop(key, None)
     comm_hook: dict[str, Any] = dict(config.resolved["comm_hook"])
     if "num_workers" in config.data.settings:
         data["num_workers"] = 0

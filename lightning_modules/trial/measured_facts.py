@@ -152,7 +152,7 @@ def _count(config: Mapping[str, Any], data: Any) -> dict[str, Any]:
         found = {"num_train_examples": examples.num_train_examples}
         if config.get("batch_unit") == "tokens":
             counts = examples.count_tokens(item_count(config["loss_items"]))
-            found |= {"num_train_tokens": int(counts.sum()), "longest_example": int(counts.max())}
+            found |= {"epoch_tokens": int(counts.sum()), "longest_example": int(counts.max())}
         return found
     stated = config["data"].get("num_train_examples")
     num = count_data(loader) if stated is None else stated

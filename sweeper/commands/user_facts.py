@@ -276,15 +276,15 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
 def _fill_counts(config: Config, facts: Mapping[str, Any]) -> None:
     """Fill in what was counted of the data, in place; ValueError for tokens that were not."""
     data = config["data"]
-    if config.get("batch_unit") == "tokens" and "num_train_tokens" not in facts:
+    if config.get("batch_unit") == "tokens" and "epoch_tokens" not in facts:
         msg = (
             "batch_unit=tokens needs a data set with a length and indices, whose tokens are "
             f"counted; got data._target_={data['_target_']}. Give batches in examples."
         )
         raise ValueError(msg)
-    if "num_train_examples" not in data or config.get("batch_unit") == "tokens":
-        counted = ("num_train_examples", "num_train_tokens", "longest_example")
-        config["data"] = {**data, **{key: facts[key] for key in counted if key in facts}}
+    if "num_train_examples" not in data:
+        config["data"] = {**data, "num_train_examples": facts["num_train_examples"]}
+    config |= {key: facts[key] for key in ("epoch_tokens", "longest_example") if key in facts}
 
 
 def choose_bn_span(asked: int | str | None, facts: Mapping[str, Any]) -> int | str | None:

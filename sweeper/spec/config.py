@@ -170,8 +170,7 @@ def _named_logger(given: Any) -> Any:
 
 def _arguments(of: Settings, *, without: str = "about") -> dict[str, Any]:
     settings = of.model_dump(by_alias=True, exclude_unset=True)
-    counted = ("_target_", "num_train_tokens", "longest_example", without)
-    return {key: value for key, value in settings.items() if key not in counted}
+    return {key: value for key, value in settings.items() if key not in {"_target_", without}}
 
 
 class Data(Component):
@@ -179,26 +178,15 @@ class Data(Component):
 
     Attributes:
         num_train_examples: training examples in an epoch [examples].
-        num_train_tokens: of them, where batches are counted in tokens; else None [tokens].
-        longest_example: of them [tokens].
         about: a remark for readers of tables; not an argument of the constructor.
     """
 
     num_train_examples: Count
-    num_train_tokens: Count | None = None
-    longest_example: Count | None = None
     about: Text | None = None
 
     @property
-    def epoch_size(self) -> int:
-        """What an epoch has of what batches count: examples, or tokens."""
-        return self.num_train_tokens or self.num_train_examples
-
-    @property
     def tokens_per_example(self) -> int | None:
-        """Length of a text's sequences [tokens]; 1 if batches are in tokens; else None."""
-        if self.num_train_tokens:
-            return 1
+        """Length of a text's sequences [tokens]; None for other data."""
         return self.settings["length"] if self.target == TEXT else None
 
 
@@ -333,6 +321,8 @@ class Scientific(Settings):
         BeforeValidator(lambda given: None if given == "examples" else given),
         Rule("one of examples, tokens"),
     ] = None
+    epoch_tokens: Count | None = None  # filled in if batches are in tokens, as the next
+    longest_example: Count | None = None  # in tokens
     warmup: NotNegative
     warmup_unit: Annotated[
         Literal["steps", "examples", "percent"] | None,  # tokens are read as examples
@@ -452,6 +442,16 @@ class RunConfig(Incidental, Scientific):
     def is_sharded(self) -> bool:
         """Whether ranks hold shards of the model."""
         return self.strategy == "fsdp" and self.world_size > 1
+
+    @property
+    def epoch_size(self) -> int:
+        """What an epoch has of what batches count: examples, or tokens."""
+        return (self.batch_unit and self.epoch_tokens) or self.data.num_train_examples
+
+    @property
+    def tokens_per_example(self) -> int | None:
+        """Length of a text's sequences [tokens]; 1 if batches are in tokens; else None."""
+        return 1 if self.batch_unit else self.data.tokens_per_example
 
     @property
     def lengths(self) -> dict[str, int]:

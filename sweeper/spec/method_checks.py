@@ -66,7 +66,7 @@ def check_tokens(config: RunConfig, split: BatchSplit) -> None:
     A step has more than ``batch - longest`` tokens. A part of it that is as long as the longest
     example contains the beginning of one.
     """
-    if not (longest := config.data.longest_example):
+    if not config.batch_unit or not (longest := config.longest_example):
         return
     parts = split.accumulation_steps * split.world_size
     if config.batch < longest * (1 if parts == 1 else parts + 1):

@@ -63,7 +63,7 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "tags": config.tags,
         "data_order": spec.facts.data_order or "global",
         "num_train_examples": config.data.num_train_examples,
-        "tokens_per_example": config.data.tokens_per_example,
+        "tokens_per_example": config.tokens_per_example,
         "dropped_examples": None if config.batch_unit else spec.dropped_examples,
         "bn_span": spec.bn_span if config.bn_span else None,
         "guarantees": ", ".join(spec.facts.guarantees or ()) if config.has_own_code else None,

@@ -9,12 +9,12 @@ from ragged_users import Module, documents, pad
 from ranks import ask_ranks, train_rank
 from torch import nn
 
-from lightning_modules.token_fill import TokenFill
+from lightning_modules.data.token_fill import TokenFill
 
 LENGTHS = [len(text) - 1 for text in documents(60, 0)]
 COUNTED = [
-    "+data.num_train_examples=60", f"+data.num_train_tokens={sum(LENGTHS)}",
-    f"+data.longest_example={max(LENGTHS)}",
+    "+data.num_train_examples=60", f"+epoch_tokens={sum(LENGTHS)}",
+    f"+longest_example={max(LENGTHS)}",
 ]  # fmt: skip
 PROJECT = [
     "module=own", "module._target_=ragged_users.Module", "data=own",
@@ -126,7 +126,7 @@ def test_a_sampler_that_only_orders_is_filled_in_its_order(run_words):
     [
         (["+data.order=twice", "data.num_train_examples=61"], "needs each example once in an epo"),
         (["loss_items=ragged_users.count_padded"], "got 162 of a step of 86, in epoch 1"),
-        ([f"data.num_train_tokens={sum(LENGTHS) + 1}"], "the tokens that were planned; got "),
+        ([f"epoch_tokens={sum(LENGTHS) + 1}"], "the tokens that were planned; got "),
     ],
 )
 def test_data_that_differ_from_the_plan_fail_the_run(run_words, words, said):

@@ -18,7 +18,7 @@ OPTIONAL = {
     "data_order",  # as the next: filled in as it is found out
     "guarantees",
     "loss_span",
-    "num_train_tokens",
+    "epoch_tokens",
     "longest_example",
     "gradient_span",
     "measured_at",
