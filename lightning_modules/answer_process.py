@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from lightning_modules.memory.short_run import find_error
+from lightning_modules.memory.short_run import find_block_error, find_error
 from lightning_modules.memory.trace import memory_trace
 from lightning_modules.process.output import redirect_output
 from lightning_modules.process.user_errors import describe_error
@@ -34,6 +34,8 @@ def answer_question(
                 answer = facts(config)
             elif question == "first steps":
                 answer = find_error(run_config(config))
+            elif question == "blocks":
+                answer = find_block_error(run_config(config))
             elif question == "sharpness":
                 # curvlinops may not be installed
                 from lightning_modules.curvature.hessian import measure_sharpness

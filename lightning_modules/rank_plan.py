@@ -1,9 +1,14 @@
 """A rank's part in the batch plan of a run: what it trains on in each epoch, and at what rate."""
 
+from collections.abc import Callable
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.run_spec import RunSpec, with_growths
+
+if TYPE_CHECKING:
+    from lightning_modules.data.token_fill import Filled
 
 
 class RankPlan:
@@ -15,15 +20,20 @@ class RankPlan:
     Attributes:
         resumed_at: the 0-based epoch in which this process begins, and the optimizer steps of it
             that were taken before [steps].
+        filled: the steps of a 0-based epoch, if batches are in tokens; set by the loader. The rest
+            of the plan then counts tokens as if each step had all of its batch.
     """
 
     def __init__(self, spec: RunSpec, *, rank: int) -> None:
         self._spec = spec
         self.resumed_at = (0, 0)
+        self.filled: Callable[[int], Filled] | None = None
         self._indices = lru_cache(maxsize=2)(micro_batch_indices)  # asked for each micro-batch
         self.rank, self.bn_span, self.seed = rank, spec.bn_span, spec.config.seed
         self.num_train_examples = spec.config.data.num_train_examples
         self.branch = spec.config.branch
+        self.loss_items = spec.config.loss_items
+        self.epoch_tokens = spec.config.batch_unit and spec.config.epoch_tokens
         self.has_own_module = spec.config.has_own_module
         self.has_own_code = spec.config.has_own_code
 
@@ -96,9 +106,23 @@ class RankPlan:
 
     def first_example(self, epoch: int, micro_step: int) -> int:
         """The place in the order of a 0-based epoch where a 0-based micro-step of it begins."""
+        return self.places(epoch, micro_step)[0]
+
+    def num_examples(self, epoch: int, micro_step: int) -> int:
+        """Examples of the micro-batch of a 0-based micro-step of a 0-based epoch [examples]."""
+        first, end = self.places(epoch, micro_step)
+        return end - first
+
+    def places(self, epoch: int, micro_step: int) -> tuple[int, int]:
+        """Where a micro-step begins and ends in the order of an epoch, all 0-based."""
         step = self.steps_in(epoch, micro_step)
         index = self.micro_batches(epoch, step)[micro_step - self.micro_steps(epoch, step)]
-        return self.examples_in(epoch, step) + index * self.split(epoch).micro_batch
+        if self.filled:
+            first, end = self.filled(epoch).places[step, index : index + 2]
+            return int(first), int(end)
+        size = self.split(epoch).micro_batch
+        first = self.examples_in(epoch, step) + index * size
+        return first, first + size
 
     def step(self, epoch: int, micro_step: int) -> int:
         """The run's optimizer step that a micro-step of an epoch belongs to, all 0-based."""

@@ -158,6 +158,8 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         "num_parameters": sum(p.numel() for p in module.parameters()),
         "realised_batch_min": callbacks.contract.realised_batch_min,
         "realised_batch_max": callbacks.contract.realised_batch_max,
+        "step_tokens_min": callbacks.contract.step_tokens_min,
+        "step_tokens_max": callbacks.contract.step_tokens_max,
         "train_s": callbacks.clock.train_s,
         "elapsed_s": callbacks.clock.elapsed_s,
         **callbacks.curve.state_dict(),

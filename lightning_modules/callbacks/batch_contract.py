@@ -31,6 +31,8 @@ class BatchContract(AroundEvaluation):
         self._examples_of_steps: list[int] = []
         self.realised_batch_min: int | None = None  # examples of a step, over all ranks
         self.realised_batch_max: int | None = None
+        self.step_tokens_min: int | None = None  # of a step, where batches are in tokens
+        self.step_tokens_max: int | None = None
 
     @property
     def steps(self) -> int:
@@ -63,11 +65,11 @@ class BatchContract(AroundEvaluation):
                 "leave such examples out."
             )
             raise BatchContractBroken(msg)
-        micro_batch = self._plan.split(trainer.current_epoch).micro_batch
-        num = count_examples(batch, micro_batch)
+        planned = self._plan.num_examples(trainer.current_epoch, batch_idx)
+        num = count_examples(batch, planned)
         # a later one is found in its step's sum; for the first there is a remedy to name
         if self.realised_batch_max is None and not self.steps and not self._examples:
-            self._check_first(num, micro_batch)
+            self._check_first(num, planned)
         self._examples += num
         if ends_step(trainer, batch_idx):
             self._examples_of_steps.append(self._examples)
@@ -120,9 +122,16 @@ class BatchContract(AroundEvaluation):
         steps, batches = self._plan.steps(epoch), list[int]()
         for first, end in self._plan.phases(epoch):
             batches += [self._plan.split(epoch, first).global_batch] * (end - first)
+        if self._plan.filled:
+            places, tokens = self._plan.filled(epoch)
+            batches = (places[:steps, -1] - places[:steps, 0]).tolist()
+            if len(counted):  # which were compared when they were loaded
+                trained = tokens[: len(counted)].tolist()
+                self.step_tokens_min = min(*trained, self.step_tokens_min or trained[0])
+                self.step_tokens_max = max(*trained, self.step_tokens_max or trained[0])
         is_due = len(counted) == steps or self._plan.is_evaluated(epoch, len(counted))
         if not (is_due and counted.tolist() == batches[: len(counted)]):
-            asked = " to ".join(map(str, sorted({batches[0], batches[-1]})))
+            asked = " to ".join(map(str, sorted({min(batches), max(batches)})))
             msg = (
                 f"every epoch must have {several(steps, 'optimizer step')} of {asked} examples; "
                 f"epoch {epoch + 1} had {several(len(counted), 'step')} of {smallest} to "
@@ -141,12 +150,14 @@ class BatchContract(AroundEvaluation):
         """The range so far and, within an epoch, every rank's counts."""
         return {
             "range": [self.realised_batch_min, self.realised_batch_max],
+            "tokens": [self.step_tokens_min, self.step_tokens_max],
             "ranks": gather_states(self._examples_of_steps) if self.steps else [],
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned, on any number of ranks."""
         self.realised_batch_min, self.realised_batch_max = state_dict["range"]
+        self.step_tokens_min, self.step_tokens_max = state_dict.get("tokens", (None, None))
         if state_dict["ranks"]:
             self._examples_of_steps = restore_state(
                 state_dict["ranks"],

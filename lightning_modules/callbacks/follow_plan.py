@@ -53,7 +53,7 @@ class FollowPlan(Callback):
             step=step,
             step_start=self._plan.examples_in(epoch, step),
             first_example=self._plan.first_example(epoch, batch_idx),
-            examples=count_examples(batch, split.micro_batch),
+            examples=count_examples(batch, self._plan.num_examples(epoch, batch_idx)),
         )
         is_checked = batch_idx == 0 and not self._plan.has_own_module
         self._generator = generator_state(pl_module.device) if is_checked else None

@@ -89,8 +89,8 @@ class LoggedValues(AroundEvaluation):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Every training micro-batch has the same number of examples."""
-        self._examples = self._plan.split(trainer.current_epoch).micro_batch
+        """Its examples weight what is logged of it."""
+        self._examples = self._plan.num_examples(trainer.current_epoch, batch_idx)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -64,6 +64,13 @@ class LossItems(Callback):
                     "loss_items, leave such examples out, or use a larger batch."
                 )
                 raise ValueError(msg)
+            if self._plan.filled and total != (planned := self._plan.filled(epoch).tokens[step]):
+                msg = (
+                    "with batch_unit=tokens, loss_items must count as many tokens of a batch as of "
+                    f"its examples by themselves; got {float(total):g} of a step of {planned}, in "
+                    f"epoch {epoch + 1}. Count neither padding nor what is drawn."
+                )
+                raise ValueError(msg)
             mean = float(total) / (len(window) * split.world_size)
             for batch, count in zip(window, items, strict=True):
                 self._fetched = Share(count, mean)

@@ -193,6 +193,9 @@ class MicroBatches(TrainingPasses):
             order = epoch_order(self._seed, epoch, self._data.num_train_examples)
         else:
             order = own_order(epoch)
+        if plan.filled:
+            steps = range(plan.micro_steps(epoch, first_step), len(self))
+            return (torch.from_numpy(order[slice(*plan.places(epoch, at))]) for at in steps)
         micro_batch, parts = plan.split(epoch).micro_batch, list[Tensor]()
         for first, end in plan.phases(epoch):
             start, stop = plan.examples_in(epoch, first), plan.examples_in(epoch, end)

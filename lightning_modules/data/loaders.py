@@ -9,6 +9,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from lightning_modules.data.batch_counts import item_count
 from lightning_modules.data.batches import (
     VAL_BATCH,
     MicroBatches,
@@ -22,6 +23,7 @@ from lightning_modules.data.counted_loaders import (
     is_iterable,
 )
 from lightning_modules.data.randomness import seed_everything
+from lightning_modules.data.token_fill import Filled, TokenFill
 from lightning_modules.data.user_loaders import OwnExamples, ValLoader
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
@@ -100,6 +102,8 @@ def use_run_loaders(
         is_short_pass = examples.has_own_order and needed <= examples.num_train_examples
         if not is_short_pass:  # a batch sampler may leave out what fills no batch
             _check_num_examples(examples.num_train_examples, plan)
+        if plan.epoch_tokens:
+            plan.filled = _fill_steps(examples, plan)
         return MicroBatches(examples, plan, seed=plan.seed, windows=windows)
 
     def val_dataloader(own: Callable[[], Any]) -> Any:
@@ -116,6 +120,26 @@ def use_run_loaders(
     added.wrap("train_dataloader", train_dataloader)
     added.wrap("val_dataloader", val_dataloader)
     return data
+
+
+def _fill_steps(examples: OwnExamples, plan: RankPlan) -> Callable[[int], Filled]:
+    """The steps of each epoch of a batch in tokens; ValueError if the data have changed."""
+    assert plan.loss_items, "checked by the spec"
+    counts = examples.count_tokens(item_count(plan.loss_items))
+    if (num := int(counts.sum())) != plan.epoch_tokens:
+        msg = (
+            f"the data must have the tokens that were planned; got {plan.epoch_tokens}, they "
+            f"have {num}. Count them without draws; if the data have changed, repeat the command."
+        )
+        raise ValueError(msg)
+    split = plan.split(0)
+    fill = TokenFill(
+        lambda epoch: counts[examples.indices(epoch)],
+        budget=split.global_batch,
+        parts=split.accumulation_steps * split.world_size,
+        steps=num // split.global_batch,
+    )
+    return fill.epoch
 
 
 @contextmanager

@@ -70,20 +70,21 @@ class Pass:
             seen: Counter[int] = Counter()
             self._times = []
             for place in range(len(keys)):
-                index = self._index(place)
+                index = self.index(place)
                 self._times.append(seen[index])
                 seen[index] += 1
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def _index(self, place: int) -> int:
+    def index(self, place: int) -> int:
+        """The index in the data set of the example at a place."""
         key = self._keys[place]
         return int(key) if isinstance(key, Integral) else place
 
     def request(self, place: int) -> BatchRequest:
         """The example at a place."""
-        index, times = self._index(place), self._times[place] if self._times else 0
+        index, times = self.index(place), self._times[place] if self._times else 0
         key = index if isinstance(self._keys, np.ndarray) else self._keys[place]
         return BatchRequest((self._epoch, index, times + 1) if times else (self._epoch, index), key)
 
@@ -103,7 +104,7 @@ class OwnExamples:
 
     def __init__(self, loader: "DataLoader[Any]", *, seed: int) -> None:
         check_loader(loader, "train_dataloader")
-        self._seed, (sampler, _) = seed, _find_sampler(loader)
+        self._users, self._seed, (sampler, _) = loader, seed, _find_sampler(loader)
         self.dataset: Any = loader.dataset
         self.has_own_order = sampler is not None
         self._own = None if sampler is None else OwnOrder(loader, seed)
@@ -126,6 +127,28 @@ class OwnExamples:
         else:
             keys = self._own(epoch)
         return Pass(epoch, keys)
+
+    def indices(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Indices in the data set of the examples of an epoch, in its order."""
+        keys = self.examples(epoch)
+        return np.array([keys.index(place) for place in range(len(keys))])
+
+    def count_tokens(self, count: Callable[[Any], float]) -> npt.NDArray[np.int64]:
+        """Items of each example of the data set by itself, shape (num_examples,).
+
+        ValueError if a sampler of the loader does not give each index once, or one is no number.
+        """
+        own, num = self._own(0) if self._own else (), len(self.dataset)
+        if own and (not all(isinstance(k, Integral) for k in own) or sorted(own) != [*range(num)]):
+            msg = (
+                "batch_unit=tokens needs each example once in an epoch; got a sampler that repeats "
+                "or leaves out some. Give the DataLoader one that only orders, or none."
+            )
+            raise ValueError(msg)
+        with keep_generators():
+            requests = (BatchRequest((0, index), index) for index in range(num))
+            counts = [count(make_batch(self._users, [request])) for request in requests]
+        return np.array(counts, dtype=np.int64)
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
         """Places in the pass of an epoch, shape (num_train_examples,)."""
@@ -350,7 +373,8 @@ def _check_sizes(sizes: Sequence[int], sampler: Any) -> None:
             "batches of training data must have one number of examples, which the run replaces by "
             f"its own; got {type(sampler).__name__}, whose {len(sizes)} batches have {min(sizes)} "
             f"to {max(sizes)}, as by a budget of tokens. Give the DataLoader a sampler of single "
-            "examples, or none; one that sorts by length keeps its order."
+            "examples, or none; one that sorts by length keeps its order. For the budget write "
+            "batch=TOKENS batch_unit=tokens."
         )
         raise ValueError(msg)
 

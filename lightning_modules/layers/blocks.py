@@ -20,7 +20,7 @@ def find_blocks(module: nn.Module, names: Collection[str] = ()) -> list[nn.Modul
     Without names, the longest ModuleList or Sequential of layers of one class; empty if there is
     none.
     """
-    classes = Counter(type(part).__name__ for part in module.modules())
+    classes = Counter(map(_name_class, module.modules()))
     if missing := [name for name in names if not classes[name]]:
         repeated = ", ".join(name for name, number in classes.most_common(8) if number > 1)
         msg = (
@@ -29,7 +29,7 @@ def find_blocks(module: nn.Module, names: Collection[str] = ()) -> list[nn.Modul
         )
         raise ValueError(msg)
     if names:
-        return [part for part in module.modules() if type(part).__name__ in names][::-1]
+        return [part for part in module.modules() if _name_class(part) in names][::-1]
     found: list[nn.Module] = []
     for parent in module.modules():
         children = (
@@ -40,6 +40,11 @@ def find_blocks(module: nn.Module, names: Collection[str] = ()) -> list[nn.Modul
         if is_repeated and has_weights and len(children) > max(1, len(found)):
             found = children
     return found
+
+
+def _name_class(part: nn.Module) -> str:
+    """The name of a layer's class, before a run made it one of its own."""
+    return getattr(part, "plain_class", type(part)).__name__
 
 
 def compile_blocks(module: nn.Module) -> None:

@@ -5,12 +5,18 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 import torch.distributed as dist
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.utilities.model_helpers import is_overridden
 
+from lightning_modules.layers.blocks import checkpoint_blocks, find_blocks
+from lightning_modules.modules.classifier import build_classifier
+from lightning_modules.modules.user_project import build_module
 from lightning_modules.process.user_errors import describe_error
 from lightning_modules.process.world import has_exchange
 from lightning_modules.train import RankContext, train
@@ -51,6 +57,7 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
             accelerator="cpu",
             precision={"16-mixed": "bf16-mixed"}.get(config.precision, config.precision),
             batch=batch,
+            batch_unit=None,
             micro_batch=micro_batch,
             devices=ranks,
             num_nodes=1,
@@ -149,3 +156,32 @@ def find_error(config: RunConfig) -> str:
         traceback.print_exc()
         return describe_error(error)
     return "" if record["outcome"] == "finished" else record["reason"]
+
+
+def find_block_error(config: RunConfig) -> str:
+    """Why a run would be refused for the blocks that it names or recomputes; empty if it would not.
+
+    The module is made without memory and without data. What cannot be made so is left to the run.
+    """
+    length = config.data.tokens_per_example
+    data: Any = SimpleNamespace(input_shape=(length,) if length else (3, 64, 64), num_classes=2)
+    try:
+        with torch.device("meta"):
+            if config.model is None or config.has_own_module:
+                module: Any = build_module(config.module)
+                module.configure_model()
+            else:
+                module = build_classifier(
+                    config.model, data, label_smoothing=0, zero_init_last_norm=False
+                )
+    except Exception:  # noqa: BLE001  whatever the user's code raises
+        return ""
+    if is_overridden("setup", module):  # it may make more
+        return ""
+    try:
+        if config.checkpoint_activations and not config.has_own_module:
+            checkpoint_blocks(module.model)
+        find_blocks(module, config.fsdp_blocks or ())
+    except ValueError as error:
+        return str(error)
+    return ""

@@ -51,6 +51,8 @@ def memory_trace(config: RunConfig) -> MemoryTrace:
 
     Two micro-batches are traced, or the single size that a method prescribes.
     """
+    if config.batch_unit:
+        return MemoryTrace(why_not="micro-batches in tokens have different numbers of examples")
     torch.set_num_threads(config.threads)
     spec, why_not = run_spec(config), "training ended before the traced steps"
     least = least_micro_batch(spec.bn_span)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sweeper.spec.method_checks import check_heads
 from sweeper.spec.values import Count
 
 _ROTARY_BASE = 10_000.0
@@ -62,11 +63,7 @@ class GPT(nn.Module):
         bias: bool = True,
         qk_norm: bool = False,
     ) -> None:
-        unit = 2 if positions == "rotary" else 1
-        if width % (unit * heads):
-            twice = "2 x " * (unit > 1)
-            msg = f"{twice}model.heads must divide model.width; got {heads=}, {width=}. Change one."
-            raise ValueError(msg)
+        check_heads(width=width, heads=heads, is_rotary=positions == "rotary")
         super().__init__()
         form = _Form(
             norm=norm, positions=positions, feed_forward=feed_forward, bias=bias, qk_norm=qk_norm

@@ -190,6 +190,7 @@ class Trial:
             accelerator="cpu",
             precision=self.precision,
             batch=batch,
+            batch_unit=None,
             micro_batch=batch // parts,
             devices=ranks,
             num_nodes=1,

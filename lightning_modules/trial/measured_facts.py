@@ -148,7 +148,12 @@ def _count(config: Mapping[str, Any], data: Any) -> dict[str, Any]:
     if config.get("loss_items"):
         item_count(config["loss_items"])(next(iter(loader)))
     if not is_iterable(loader):
-        return {"num_train_examples": OwnExamples(loader, seed=0).num_train_examples}
+        examples = OwnExamples(loader, seed=0)
+        found = {"num_train_examples": examples.num_train_examples}
+        if config.get("batch_unit") == "tokens":
+            counts = examples.count_tokens(item_count(config["loss_items"]))
+            found |= {"epoch_tokens": int(counts.sum()), "longest_example": int(counts.max())}
+        return found
     stated = config["data"].get("num_train_examples")
     num = count_data(loader) if stated is None else stated
     most = most_ranks(loader.dataset)

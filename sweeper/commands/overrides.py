@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import cache, reduce
 from operator import getitem
 from typing import Any
@@ -183,7 +184,7 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
         options = {o.key_or_group: o.value() for o in (s.override for s in point if not s.is_value)}
         num_points += 1
         if all(stay(options, config) for stay in stays):
-            yield batches_to_examples(_drop_other_lengths(config, typed), typed)
+            yield batches_to_examples(_read_lengths(config, typed), typed)
         else:
             num_out += 1
     if num_out == num_points:
@@ -220,11 +221,25 @@ def read_together(words: Sequence[str], given: Mapping[str, str]) -> list[list[O
     return found
 
 
-def _drop_other_lengths(config: Config, typed: Collection[str]) -> Config:
-    """A config whose typed length, or a preset's other than epochs, replaces the default."""
+#: What a length is multiplied by; batches have no such words, as k is also used for 1,024.
+_SUFFIXES = {"k": 10**3, "M": 10**6, "B": 10**9}
+
+
+def _read_lengths(config: Config, typed: Collection[str]) -> Config:
+    """A config whose typed length, or a preset's other than epochs, replaces the default.
+
+    Lengths may be written as 2.5e9 or 2.5B, and batches as 1e6.
+    """
     given = [key for key in LENGTHS if config.get(key) is not None]
     meant = [key for key in given if key in typed] or [key for key in given if key != "epochs"]
-    return {**config, **{key: None for key in given if meant and key not in meant}}
+    found = {**config, **{key: None for key in given if meant and key not in meant}}
+    for key in (*LENGTHS, "batch", "base_batch"):
+        value = found.get(key)
+        if key in LENGTHS and (parts := re.fullmatch(r"(\d+(?:\.\d+)?)([kMB])", str(value))):
+            value = float(Fraction(parts[1]) * _SUFFIXES[parts[2]])
+        if isinstance(value, float) and value.is_integer():
+            found[key] = int(value)
+    return found
 
 
 def _check_milestones(config: Config, typed: Collection[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from sweeper import import_own
-from sweeper.launch.ask_process import ask_process
+from sweeper.launch.ask_process import Answers, Question, ask_process
 from sweeper.launch.fork_server import ForkServerDied, open_fork_server
 from sweeper.launch.local.preflight import count_data, has_data
 from sweeper.planning.class_checks import check_names
@@ -33,7 +33,7 @@ from sweeper.store.user_code import code_hash, user_code
 Config = dict[str, Any]
 
 #: Keys that facts about a user's module depend on.
-_READ = ("module", "data", "loss_items")
+_READ = ("module", "data", "loss_items", "batch_unit")
 
 
 class _Project(Settings, extra="ignore"):
@@ -86,7 +86,8 @@ def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[C
         results: the results folder, where facts are stored by config and version of the code.
 
     Raises:
-        ValueError: if a value is wrong, or the module or the data cannot be created.
+        ValueError: if a value is wrong, the module or the data cannot be created, or the module
+            lacks blocks that are asked for.
     """
     critical = dict[tuple[Any, ...], float]()
     measured = dict[tuple[Any, ...], dict[int, float]]()
@@ -106,9 +107,27 @@ def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[C
             known[key] = facts
     unknown = [key for key in asked if key not in known]
     known |= zip(unknown, find_facts([asked[key] for key in unknown], results), strict=True)
+    filled = list[Config]()
     for config in counted:
         is_asked = _needs_facts(config["module"], config.get("model"), config["data"])
-        yield fill_config(config, known[_key(config)]) if is_asked else config
+        filled.append(fill_config(config, known[_key(config)]) if is_asked else config)
+    _check_blocks(filled)
+    yield from filled
+
+
+#: Keys that ask for blocks of a module, and those that say which module.
+_ASKING, _ASKED = ("fsdp_blocks", "checkpoint_activations"), ("module", "model")
+
+
+def _check_blocks(configs: Iterable[Config]) -> None:
+    """ValueError with a line for each way in which modules lack the blocks that are asked for."""
+    asking = (config for config in configs if any(map(config.get, _ASKING)))
+    asked = {str([*map(config.get, (*_ASKING, *_ASKED))]): config for config in asking}
+    if not asked:
+        return
+    answers = _ask("blocks", [*asked.values()])
+    if mistakes := dict.fromkeys(filter(None, answers.values)):
+        raise ValueError("\n".join(mistakes))
 
 
 def _fill_critical_batch(rule: Any, known: dict[tuple[Any, ...], float]) -> Config:
@@ -222,8 +241,7 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     ValueError if they cannot be trained as the config says.
     """
     data = config["data"]
-    if "num_train_examples" not in data:
-        config["data"] = {**data, "num_train_examples": facts["num_train_examples"]}
+    _fill_counts(config, facts)
     if facts.get("is_iterable"):
         ranks, name = config["devices"] * config["num_nodes"], f"data._target_={data['_target_']}"
         check_division(ranks, facts.get("most_ranks", 1), name)
@@ -253,6 +271,20 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     if not facts["is_automatic"]:
         _check_manual(config)
     return config
+
+
+def _fill_counts(config: Config, facts: Mapping[str, Any]) -> None:
+    """Fill in what was counted of the data, in place; ValueError for tokens that were not."""
+    data = config["data"]
+    if config.get("batch_unit") == "tokens" and "epoch_tokens" not in facts:
+        msg = (
+            "batch_unit=tokens needs a data set with a length and indices, whose tokens are "
+            f"counted; got data._target_={data['_target_']}. Give batches in examples."
+        )
+        raise ValueError(msg)
+    if "num_train_examples" not in data:
+        config["data"] = {**data, "num_train_examples": facts["num_train_examples"]}
+    config |= {key: facts[key] for key in ("epoch_tokens", "longest_example") if key in facts}
 
 
 def choose_bn_span(asked: int | str | None, facts: Mapping[str, Any]) -> int | str | None:
@@ -370,13 +402,8 @@ def _has_own_optimizer(config: Config) -> bool:
 
 
 def _ask_for_facts(configs: Sequence[Config]) -> list[dict[str, Any]]:
-    """Facts from a process of its own, as the command imports no torch."""
-    groups = [configs[0].get(group) for group in ("module", "data", "model")]
-    try:
-        open_fork_server(list(targets(groups)))
-        found = ask_process("facts", configs)
-    except ForkServerDied as error:
-        raise ValueError(str(error)) from None
+    """Facts from a process of its own; ValueError if there are none of a config."""
+    found = _ask("facts", configs)
     if len(found.values) < len(configs):
         failed = configs[len(found.values)]
         own = "model" if user_model(failed["module"], failed.get("model")) else "module"
@@ -387,3 +414,13 @@ def _ask_for_facts(configs: Sequence[Config]) -> list[dict[str, Any]]:
         )
         raise ValueError(msg)
     return list(found.values)
+
+
+def _ask(question: Question, configs: Sequence[Config]) -> Answers:
+    """What a process of its own answers, as the command imports no torch; ValueError if it died."""
+    groups = [configs[0].get(group) for group in ("module", "data", "model")]
+    try:
+        open_fork_server(list(targets(groups)))
+        return ask_process(question, configs)
+    except ForkServerDied as error:
+        raise ValueError(str(error)) from None

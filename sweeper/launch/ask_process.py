@@ -15,7 +15,7 @@ from typing import Any, Literal
 from sweeper.launch.fork_server import start_process
 from sweeper.launch.kernel_memory import oom_kills, out_of_memory
 
-Question = Literal["facts", "first steps", "memory", "sharpness"]
+Question = Literal["blocks", "facts", "first steps", "memory", "sharpness"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import Component, is_ours
+from sweeper.spec.method_checks import check_heads
 from sweeper.spec.sentences import did_you_mean, format_value, read_model
 from sweeper.spec.values import (
     Count,
@@ -108,7 +109,10 @@ def check_settings(groups: Iterable[tuple[str, Component]]) -> None:
         mistakes |= dict.fromkeys(_wrong_settings(key, group))
         if is_ours(group.target) and key in _OurGroups.model_fields:
             try:
-                read_model(_OurGroups, {key: group.settings})
+                read = getattr(read_model(_OurGroups, {key: group.settings}), key)
+                check_heads(
+                    width=read.width, heads=read.heads, is_rotary=read.positions == "rotary"
+                )
             except ValueError as refused:
                 mistakes |= dict.fromkeys(str(refused).splitlines())
     if mistakes:

@@ -195,8 +195,8 @@ def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
     steps = num_train_examples // global_batch
     if steps == 0:
         msg = (
-            "batch must not exceed the examples of an epoch; got "
-            f"batch={global_batch}, data.num_train_examples={num_train_examples}. Use a smaller "
+            "batch must not exceed an epoch; got "
+            f"batch={global_batch}, data of {num_train_examples}. Use a smaller "
             "batch or a larger data set."
         )
         raise ValueError(msg)
@@ -211,7 +211,7 @@ def whole_steps(length: int, global_batch: int, *, tokens_per_example: int | Non
     unit, per_step, of_text = "examples", global_batch, ""
     if tokens_per_example:
         unit, per_step = "tokens", global_batch * tokens_per_example
-        of_text = f", data.length={tokens_per_example}"
+        of_text = f", data.length={tokens_per_example}" * (tokens_per_example > 1)
     steps, rest = divmod(length, per_step)
     if rest:
         nearest = [f"{unit}={n * per_step}" for n in (steps, steps + 1) if n]

@@ -316,9 +316,13 @@ class Scientific(Settings):
     comm_hook: CommHook
     trainer: TrainerSettings
     batch: InStep
-    batch_unit: Annotated[  # tokens that are typed are read as examples
-        Literal["examples"] | None, Field(exclude=True), Rule("one of examples, tokens")
+    batch_unit: Annotated[  # of examples of one length they are read as examples
+        Literal["tokens"] | None,
+        BeforeValidator(lambda given: None if given == "examples" else given),
+        Rule("one of examples, tokens"),
     ] = None
+    epoch_tokens: Count | None = None  # filled in if batches are in tokens, as the next
+    longest_example: Count | None = None  # in tokens
     warmup: NotNegative
     warmup_unit: Annotated[
         Literal["steps", "examples", "percent"] | None,  # tokens are read as examples
@@ -438,6 +442,16 @@ class RunConfig(Incidental, Scientific):
     def is_sharded(self) -> bool:
         """Whether ranks hold shards of the model."""
         return self.strategy == "fsdp" and self.world_size > 1
+
+    @property
+    def epoch_size(self) -> int:
+        """What an epoch has of what batches count: examples, or tokens."""
+        return (self.batch_unit and self.epoch_tokens) or self.data.num_train_examples
+
+    @property
+    def tokens_per_example(self) -> int | None:
+        """Length of a text's sequences [tokens]; 1 if batches are in tokens; else None."""
+        return 1 if self.batch_unit else self.data.tokens_per_example
 
     @property
     def lengths(self) -> dict[str, int]:

@@ -79,6 +79,7 @@ def find_methods(config: RunConfig) -> dict[str, str]:
             any(shard_settings.values()),
         ),
         "reproducible=true": ("reproducible=true", config.reproducible),
+        "a batch in tokens": ("batch_unit=tokens", config.batch_unit),
     }
     return {name: str(words) for name, (words, is_asked) in asked.items() if is_asked}
 
@@ -138,6 +139,21 @@ EXCLUSIONS = (
         "comm_hook=post_local_sgd cannot be combined with methods that keep one state for all "
         "ranks, or need gradients averaged over ranks at every step",
         "Remove the other, or use comm_hook=all_reduce.",
+    ),
+    Exclusion(
+        "a batch in tokens",
+        "micro_batch=auto",
+        "micro_batch must be a number of tokens with batch_unit=tokens, of which memory cannot be "
+        "predicted",
+        "Set micro_batch.",
+    ),
+    Exclusion(
+        "a batch in tokens",
+        "a growing batch, growth by noise, AdaScale, SAM, an optimizer of parts, measured noise, "
+        "a branch, reproducible=true",
+        "batch_unit=tokens cannot be combined with methods that need steps or parts of a fixed "
+        "number of examples, or change the batch",
+        "Give batches in examples.",
     ),
     Exclusion(
         "reproducible=true",

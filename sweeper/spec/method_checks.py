@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
-from sweeper.spec.batch import BatchPlan, split_global_batch
+from sweeper.spec.batch import BatchPlan, BatchSplit, split_global_batch
 from sweeper.spec.config import Hierarchical, PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.exclusions import check_exclusions
 from sweeper.spec.schedule import LRSchedule
 from sweeper.spec.schedules import GrowingBatch
-from sweeper.spec.sentences import printable
+from sweeper.spec.sentences import printable, several
 from sweeper.spec.spans import method_spans
 from sweeper.spec.trainer_settings import check_trainer
 
@@ -45,6 +45,39 @@ def check_division(ranks: int, most: int, name: str) -> None:
             f"iterable only and cannot be divided among more ranks; got {ranks} ranks. Train on "
             f"{most}, or give the data set a length and indices, shard(num_shards, index), or more "
             "shards."
+        )
+        raise ValueError(msg)
+
+
+def check_heads(*, width: int, heads: int, is_rotary: bool) -> None:
+    """Refuse a GPT whose heads do not divide its width, into even numbers for rotary positions.
+
+    ValueError with both.
+    """
+    if width % (heads * (1 + is_rotary)):
+        twice = "2 x " * is_rotary
+        msg = f"{twice}model.heads must divide model.width; got {heads=}, {width=}. Change one."
+        raise ValueError(msg)
+
+
+def check_tokens(config: RunConfig, split: BatchSplit) -> None:
+    """Refuse a batch in tokens of which a step or a micro-batch may have no example; ValueError.
+
+    A step has more than ``batch - longest`` tokens. A part of it that is as long as the longest
+    example contains the beginning of one.
+    """
+    if not config.batch_unit or not (longest := config.longest_example):
+        return
+    parts = split.accumulation_steps * split.world_size
+    if config.batch < longest * (1 if parts == 1 else parts + 1):
+        most = max(1, config.batch // longest - 1)
+        remedy = (
+            f"Use a micro_batch that makes at most {most}" if most > 1 else "Use a larger batch"
+        )
+        msg = (
+            "a batch in tokens must hold the longest example, and of several micro-batches that "
+            f"many and one more; got batch={config.batch}, {several(parts, 'micro-batch')}, "
+            f"an example of {several(longest, 'token')}. {remedy}."
         )
         raise ValueError(msg)
 
@@ -198,6 +231,11 @@ def _module_faults(config: RunConfig) -> Iterator[str]:
         yield (
             "loss_items must be null with module=classifier, whose loss is a mean over examples; "
             f"got loss_items={config.loss_items!r}. Remove it."
+        )
+    if config.batch_unit and config.bn_span is not None:
+        yield (
+            "batch_unit=tokens needs a module without BatchNorm, whose spans are examples; got "
+            f"bn_span={config.bn_span}. Give batches in examples."
         )
     is_moved = not config.has_own_module and config.data.tokens_per_example is None
     if config.perturbation.name == "conadv" and not is_moved:

@@ -27,6 +27,7 @@ from sweeper.spec.method_checks import (
     check_largest_batch,
     check_length,
     check_methods,
+    check_tokens,
 )
 from sweeper.spec.scaled_settings import map_settings, scaled_settings
 from sweeper.spec.schedule import LRSchedule, warmup_climb, warmup_length
@@ -135,7 +136,7 @@ class RunSpec:
     @property
     def dropped_examples(self) -> int:
         """Examples that the first epoch leaves out, because they do not fill a batch [examples]."""
-        return self.config.data.num_train_examples % self.config.batch
+        return self.config.epoch_size % self.config.batch
 
     @property
     def epochs(self) -> int:
@@ -155,7 +156,7 @@ class RunSpec:
     @property
     def tokens(self) -> tuple[int, int]:
         """Tokens of a text in a step and in the whole training; 0 for other data [tokens]."""
-        each = self.config.data.tokens_per_example or 0
+        each = self.config.tokens_per_example or 0
         return each * self.config.batch, each * self.batch_plan.examples_before(self.epochs)
 
     def steps_at(self, epoch: int) -> int:
@@ -402,7 +403,7 @@ def _split_batch(config: RunConfig, bn_span: int) -> BatchSplit:
 
 
 def _batch_plan(config: RunConfig) -> BatchPlan:
-    steps_per_epoch(config.data.num_train_examples, config.batch)  # refuses too large a batch
+    steps_per_epoch(config.epoch_size, config.batch)  # refuses too large a batch
     span = config.bn_span if isinstance(config.bn_span, int) else 1  # 1: nothing is normalised
     try:
         split = _split_batch(config, span)
@@ -411,11 +412,12 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
             raise
         msg = f"{error} An example is {each} tokens."
         raise ValueError(msg) from error
+    check_tokens(config, split)
     growing = config.growing
     plan = BatchPlan(
         split=split,
         bn_span=split.micro_batch if config.bn_span == "micro" else span,
-        num_train_examples=config.data.num_train_examples,
+        num_train_examples=config.epoch_size,
         factor=growing.factor if growing else 1,
         first=config.branch.epochs if config.branch else 0,
         parent_batch=config.branch.batch if config.branch else 0,

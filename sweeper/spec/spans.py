@@ -31,12 +31,12 @@ def needs_noise(config: RunConfig) -> bool:
 
 
 def takes_micro_batches_whole(config: RunConfig) -> bool:
-    """Whether BatchNorm, the loss or a method uses each micro-batch as a unit.
+    """Whether BatchNorm, the loss, tokens or a method use each micro-batch as a unit.
 
     Its size is then part of the experiment, so a machine's memory must not choose it.
     """
     is_whole = any(getattr(config, key) == "micro" for key in MICRO)
-    return is_whole or gradient_span(config) is not None
+    return is_whole or gradient_span(config) is not None or config.batch_unit is not None
 
 
 def method_spans(config: RunConfig) -> dict[str, int]:

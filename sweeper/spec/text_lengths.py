@@ -38,12 +38,8 @@ def batches_to_examples(given: Mapping[str, Any], typed: Collection[str]) -> dic
         )
         raise ValueError(msg)
     if (length := _find_length(given)) is None:
-        msg = (
-            "batch_unit=tokens needs examples of one length, as data=text and data=python_source "
-            f"have by data.length; got data._target_={_find_target(given)}. Give batches in "
-            "examples."
-        )
-        raise ValueError(msg)
+        _check_ragged(given, typed)
+        return {**given}
     found: dict[str, Any] = {**given, "batch_unit": None}
     for key in (*_WHOLE, *_ANY):
         group, _, name = key.rpartition(".")
@@ -55,6 +51,36 @@ def batches_to_examples(given: Mapping[str, Any], typed: Collection[str]) -> dic
         value = _divide(holder[name], length)
         found |= {group: {**holder, name: value}} if group else {name: value}
     return found
+
+
+def _check_ragged(given: Mapping[str, Any], typed: Collection[str]) -> None:
+    """Refuse what is not in tokens where batches are, and examples have different lengths.
+
+    ValueError for data whose tokens cannot be counted, too.
+    """
+    target = str(_find_target(given))
+    rule, got, remedy = "", "", ""
+    if given.get("loss_items") is None or target.startswith("lightning_modules."):
+        rule = (
+            "needs examples of one length, as data=text and data=python_source have by "
+            "data.length, or a DataModule of your own whose tokens loss_items counts"
+        )
+        got, remedy = f"data._target_={target}", "Give batches in examples."
+    elif "base_batch" not in typed:
+        rule, got = "needs base_batch in the same command, as it is in tokens too", "none"
+        remedy = "Write base_batch=TOKENS."
+    else:
+        others = ("evaluate_every", "checkpoint_every")
+        counted = [key for key in others if type(given.get(key)) is int]
+        counted += ["examples"] * (given.get("examples") is not None)
+        counted += ["warmup_unit"] * (given.get("warmup_unit") == "examples")
+        if counted:
+            rule = "needs intervals and lengths in tokens, as its steps differ in their examples"
+            got = ", ".join(f"{key}={given[key]}" for key in counted)
+            remedy = "Write 50000tokens, tokens=N or warmup_unit=tokens."
+    if rule:
+        msg = f"batch_unit=tokens {rule}; got {got}. {remedy}"
+        raise ValueError(msg)
 
 
 def _check_whole(key: str, tokens: Any, length: int) -> None:
@@ -107,7 +133,8 @@ def to_examples(given: Mapping[str, Any]) -> dict[str, Any]:
     are_milestones = given.get("warmup_unit") == "tokens"
     if not (every or tokens or are_milestones):
         return {**given}
-    if (length := _find_length(given)) is None:
+    length = 1 if given.get("batch_unit") == "tokens" else _find_length(given)
+    if length is None:
         words = [f"tokens={tokens}"] * (tokens > 0) + [f"{key}={given[key]}" for key in every]
         words += ["warmup_unit=tokens"] * are_milestones
         msg = (

@@ -45,7 +45,7 @@ def find_warnings(
             found[spec.run_id].append(warning)
 
     by_size = dict[int, list[RunSpec]]()
-    for spec in specs:
+    for spec in (spec for spec in specs if not spec.config.batch_unit):
         by_size.setdefault(spec.config.data.num_train_examples, []).append(spec)
     for alike in by_size.values():
         tell(alike, _uneven_epochs(alike))

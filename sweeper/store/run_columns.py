@@ -21,8 +21,9 @@ from sweeper.store.schema import SETTINGS
 LAST_EPOCH = ("val_accuracy", "val_loss", "train_loss", "train_accuracy")
 #: Columns that the worker of rank 0 records at its end.
 FROM_RECORD = (
-    "realised_batch_min", "realised_batch_max", "lr_series_hash", "wall_s", "start_s", "train_s",
-    "peak_memory_gib", "device_kind", "num_parameters",
+    "realised_batch_min", "realised_batch_max", "step_tokens_min", "step_tokens_max",
+    "lr_series_hash", "wall_s", "start_s", "train_s", "peak_memory_gib",
+    "device_kind", "num_parameters",
 )  # fmt: skip
 #: It records these too; where the module keeps its own optimizer, no plan knows them.
 RATES = ("base_lr", "peak_lr")
@@ -62,8 +63,8 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "tags": config.tags,
         "data_order": spec.facts.data_order or "global",
         "num_train_examples": config.data.num_train_examples,
-        "tokens_per_example": config.data.tokens_per_example,
-        "dropped_examples": spec.dropped_examples,
+        "tokens_per_example": config.tokens_per_example,
+        "dropped_examples": None if config.batch_unit else spec.dropped_examples,
         "bn_span": spec.bn_span if config.bn_span else None,
         "guarantees": ", ".join(spec.facts.guarantees or ()) if config.has_own_code else None,
         "precision": config.precision,

@@ -44,6 +44,8 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
         "smallest number of examples in an optimizer step, measured; of a branch, its parent's too",
     ),
     "realised_batch_max": (_COUNT, "largest number of examples in one of these steps, measured"),
+    "step_tokens_min": (_COUNT, "the same of tokens, if batches are in tokens; null for others"),
+    "step_tokens_max": (_COUNT, "the same of tokens, if batches are in tokens; null for others"),
     "warmup_epochs": (_REAL, "length of the warmup"),
     "lr_rule": (_TEXT, "how the peak rate scales with the batch"),
     "base_lr": (_REAL, "learning rate at base_batch"),
@@ -62,7 +64,11 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
         "global: the same on every layout; counted: the own order of iterable-only data",
     ),
     "num_train_examples": (_COUNT, "examples in an epoch"),
-    "tokens_per_example": (_COUNT, "of a text, whose examples are sequences; null for other data"),
+    "tokens_per_example": (
+        _COUNT,
+        "of a text, whose examples are sequences; 1 if batches and micro-batches are in tokens of "
+        "examples of different lengths; null for other data",
+    ),
     "dropped_examples": (
         _COUNT,
         "of these, left out of the first epoch, as they do not fill a batch",
@@ -168,9 +174,15 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
 
 #: Columns added later, which files of earlier versions lack; one that lacks others is refused.
 LATER = frozenset(
-    {"tokens_per_example", "branch", "strategy", "compiled", "checkpoint_activations"}.union(
-        SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS
-    )
+    {
+        "tokens_per_example",
+        "step_tokens_min",
+        "step_tokens_max",
+        "branch",
+        "strategy",
+        "compiled",
+        "checkpoint_activations",
+    }.union(SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS)
 )
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.

@@ -14,7 +14,8 @@ from sweeper.spec.run_spec import run_spec
 def test_every_config_key_is_on_one_side(default_config):
     assert set() == {*Scientific.model_fields} & {*Incidental.model_fields}
     assert {*RunConfig.model_fields} == {*Scientific.model_fields, *Incidental.model_fields}
-    assert {*RunConfig.model_fields} - set(default_config) == {"loss_span"}
+    filled_in = {"loss_span", "epoch_tokens", "longest_example"}
+    assert {*RunConfig.model_fields} - set(default_config) == filled_in
     assert not {*Facts.model_fields} & {*default_config, *RunConfig.model_fields}
 
 

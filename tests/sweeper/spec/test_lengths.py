@@ -28,6 +28,21 @@ def test_twenty_steps_are_an_epoch_and_a_quarter(spec, words):
     assert run.batch_plan.position(18) == 1.125
 
 
+@pytest.mark.parametrize("words", ["steps=2e1", "steps=0.02k", "examples=76.8k", "examples=7.68e4"])
+def test_lengths_may_be_written_in_thousands_or_as_floats(spec, words):
+    assert (
+        spec(words).run_id
+        == spec(f"{words.partition('=')[0]}={20 if 'steps' in words else 76800}").run_id
+    )
+
+
+def test_billions_of_tokens_and_batches_as_floats_are_whole_numbers(grid):
+    (config,) = grid("batch=1.024e3", "base_batch=512", "tokens=2.5B", "model=gpt")
+
+    assert (config["batch"], config["tokens"], config["epochs"]) == (1024, 2_500_000_000, None)
+    assert type(config["batch"]) is type(config["tokens"]) is int
+
+
 def test_a_run_in_epochs_has_the_identity_that_it_had_before_there_were_other_lengths(grid):
     (config,) = grid("epochs=3", "warmup=1")
     run = run_spec(config)
