@@ -1,9 +1,11 @@
 """A rank's part in the batch plan of a run: what it trains on in each epoch, and at what rate."""
 
 from functools import lru_cache
+from pathlib import Path
 
 from sweeper.spec.batch import BatchSplit
 from sweeper.spec.run_spec import RunSpec, with_growths
+from sweeper.spec.worker_args import KEPT, trunk_checkpoint
 
 
 class RankPlan:
@@ -23,7 +25,7 @@ class RankPlan:
         self._indices = lru_cache(maxsize=2)(micro_batch_indices)  # asked for each micro-batch
         self.rank, self.bn_span, self.seed = rank, spec.bn_span, spec.config.seed
         self.num_train_examples = spec.config.data.num_train_examples
-        self.branch = spec.config.branch
+        self.branch, self.trunk_id = spec.config.branch, spec.trunk_id
         self.has_own_module = spec.config.has_own_module
         self.has_own_code = spec.config.has_own_code
 
@@ -69,10 +71,21 @@ class RankPlan:
         """Whether the run is saved after this many steps of a 0-based epoch."""
         return self._spec.checkpoints.is_at(epoch, step)
 
-    def is_kept(self, epochs: int) -> bool:
-        """Whether the checkpoint after this many epochs is kept for branches."""
-        keep = self._spec.config.keep_checkpoint
-        return keep == "all" or (isinstance(keep, tuple) and epochs in keep)
+    def kept_files(self, run: Path, epoch: int, step: int) -> list[Path]:
+        """Where the checkpoint after this many steps of a 0-based epoch is kept, if anywhere.
+
+        For branches in the folder of the run, for other lengths on its trunk.
+        """
+        spec, found = self._spec, list[Path]()
+        keep, plan = spec.config.keep_checkpoint, spec.batch_plan
+        is_asked = keep == "all" or (isinstance(keep, tuple) and epoch + 1 in keep)
+        if is_asked and step == self.steps(epoch):
+            found.append(run / KEPT.format(epoch + 1))
+        if self.trunk_id:
+            steps = plan.steps_before(epoch) + step
+            if steps in {*spec.shorter, spec.trunk_steps}:
+                found.append(trunk_checkpoint(run.parents[1], self.trunk_id, steps, run.name))
+        return found
 
     def evaluations_after(self, epoch: int, step: int) -> int:
         """Evaluations to come after this many steps of a 0-based epoch."""

@@ -1,7 +1,7 @@
 """The plan of a grid: every distinct run, its status in the ledger, and what is left to do."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +23,7 @@ from sweeper.store.file_names import RowFile
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.recovery import finish_abandoned, recover_attempt
+from sweeper.store.trunks import plan_starts, waits_for_shorter
 
 Config = Mapping[str, Any]
 
@@ -71,7 +72,7 @@ class Plan:
     def notes(self) -> list[str]:
         """Sentences on points that are the same run as another or almost one, and on branches."""
         barren = dict.fromkeys(why_no_branch(spec.config) for spec in self.specs)
-        others = [*self.near, *filter(None, barren)]
+        others = [*self.near, *filter(None, [describe_trunks(self.without_result), *barren])]
         if not self.repeats:
             return others
         are = "point of the grid is" if self.repeats == 1 else "points of the grid are"
@@ -80,6 +81,16 @@ class Plan:
             "trained once, as its first point specifies.",
             *others,
         ]
+
+
+def describe_trunks(specs: Sequence[RunSpec]) -> str:
+    """How much less these runs train as they begin on trunks; empty if none does."""
+    if not any(spec.facts.start for spec in specs):
+        return ""
+    ((unit, _),) = specs[0].config.lengths.items()
+    whole = sum(sum(spec.config.lengths.values()) for spec in specs)
+    left = sum(sum(spec.config.lengths.values()) * spec.untrained for spec in specs)
+    return f"{left:,.6g} {unit} to train in place of {whole:,}: runs of one trunk share its steps."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +139,9 @@ def plan(configs: Iterable[Config], ledger: Ledger, *, device: Device | None = N
             known.get(i, i): replace(spec, known_id=known[i]) if i in known else spec
             for i, spec in specs.items()
         }
+    is_again = any(spec.config.rerun for spec in specs.values())
+    done = {run_id for run_id, row in ended.items() if row.outcome.is_result and not is_again}
+    specs = plan_starts(specs, done, ledger.results)
     new = (spec.config for run_id, spec in specs.items() if run_id not in ended)
     groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
@@ -316,6 +330,51 @@ def _with_measured_noise(
             raise ValueError(msg)
         known[run_id] = row["noise_scale"]
     return {**config, "lr_rule": {**rule, "noise_scale": known[run_id]}}
+
+
+def order_by_length(tasks: Iterable[Task]) -> list[Task]:
+    """The tasks with the runs of each trunk in the order of their lengths, at the same places."""
+    listed = [*tasks]
+    trunks = defaultdict[str | None, list[Task]](list)
+    for task in listed:
+        trunks[task.spec.trunk_id].append(task)
+    turns = {
+        trunk: iter(sorted(own, key=lambda t: t.spec.trunk_steps) if trunk else own)
+        for trunk, own in trunks.items()
+    }
+    return [next(turns[task.spec.trunk_id]) for task in listed]
+
+
+def wait_for_shorter(tasks: Tasks, ledger: Ledger) -> Iterator[Task | None]:
+    """The tasks, each once shorter runs of its trunk have ended or left it a checkpoint."""
+    seen, waiting, source = dict[str, Task](), list[Task](), iter(tasks)
+
+    def is_to_come(run_id: str) -> bool:
+        if (task := seen.get(run_id)) is None:
+            return False
+        last = ledger.last_attempt(run_id)
+        return last < task.number or not isinstance(attempt_state(ledger, run_id, last), End)
+
+    def must_wait(task: Task) -> bool:
+        return waits_for_shorter(task.spec, ledger.results, is_to_come)
+
+    while True:
+        ready = next((task for task in waiting if not must_wait(task)), None)
+        if ready:
+            waiting.remove(ready)
+            yield ready
+            continue
+        try:
+            task = next(source)
+        except StopIteration:
+            if not waiting:
+                return
+            task = None
+        if task:
+            seen[task.spec.run_id] = task
+            waiting.append(task)
+        else:
+            yield None
 
 
 def order_by_information(tasks: Sequence[Task]) -> list[Task]:

@@ -102,6 +102,34 @@ def check_growth_starts(config: RunConfig, plan: BatchPlan, schedule: LRSchedule
         raise ValueError(msg)
 
 
+def check_cooldown(config: RunConfig, plan: BatchPlan, starts: Fraction) -> None:
+    """Refuse lengths whose cooldown begins within a step; ValueError with the nearest that work.
+
+    Args:
+        config: of the run.
+        plan: its batches.
+        starts: steps before its cooldown [steps].
+    """
+    if starts.denominator == 1:
+        return
+    ((key, length),) = config.lengths.items()
+    per_epoch = plan.whole_steps_at(plan.first)
+    each = {"epochs": Fraction(per_epoch), "examples": Fraction(1, config.batch)}
+    steps = each.get(key, Fraction(1))
+    cooldown = getattr(config.schedule, "cooldown", 1)
+    stable = steps * (1 - Fraction(str(cooldown)))
+    unit = math.lcm(stable.denominator, steps.denominator)
+    below = length // unit * unit
+    nearest = [f"{n}" for n in (below, below + unit) if n]
+    msg = (
+        "a cooldown must begin after a whole step, for lengths to share the steps before it; got "
+        f"{key}={length} of batch={config.batch} with cooldown={cooldown}, which begins after "
+        f"{float(starts):g} steps. Nearest {key} that work: {', '.join(nearest)}; or take another "
+        f"cooldown{', or lengths_unit=examples' * (key == 'epochs')}."
+    )
+    raise ValueError(msg)
+
+
 def check_largest_batch(config: RunConfig, schedule: GrowingBatch) -> None:
     """Refuse a batch that would grow beyond the epoch; ValueError with what was given."""
     size = config.data.num_train_examples
