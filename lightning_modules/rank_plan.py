@@ -4,8 +4,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from sweeper.spec.batch import BatchSplit
+from sweeper.spec.config import Start
 from sweeper.spec.run_spec import RunSpec, with_growths
-from sweeper.spec.worker_args import KEPT, trunk_checkpoint
+from sweeper.spec.worker_args import KEPT
+from sweeper.store.trunks import trunk_file
 
 
 class RankPlan:
@@ -74,17 +76,15 @@ class RankPlan:
     def kept_files(self, run: Path, epoch: int, step: int) -> list[Path]:
         """Where the checkpoint after this many steps of a 0-based epoch is kept, if anywhere.
 
-        For branches in the folder of the run, for other lengths on its trunk.
+        For branches that is in the run's folder, for runs of other lengths with their trunk.
         """
-        spec, found = self._spec, list[Path]()
-        keep, plan = spec.config.keep_checkpoint, spec.batch_plan
+        spec, keep = self._spec, self._spec.config.keep_checkpoint
         is_asked = keep == "all" or (isinstance(keep, tuple) and epoch + 1 in keep)
-        if is_asked and step == self.steps(epoch):
-            found.append(run / KEPT.format(epoch + 1))
-        if self.trunk_id:
-            steps = plan.steps_before(epoch) + step
-            if steps in {*spec.shorter, spec.trunk_steps}:
-                found.append(trunk_checkpoint(run.parents[1], self.trunk_id, steps, run.name))
+        is_end = step == self.steps(epoch)
+        found = [run / KEPT.format(epoch + 1)] if is_asked and is_end else []
+        steps = spec.batch_plan.steps_before(epoch) + step
+        if spec.trunk_id and steps in {*spec.shorter, spec.trunk_steps}:
+            found.append(trunk_file(spec, Start(run=run.name, steps=steps), run.parents[1]))
         return found
 
     def evaluations_after(self, epoch: int, step: int) -> int:

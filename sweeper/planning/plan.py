@@ -1,9 +1,10 @@
 """The plan of a grid: every distinct run, its status in the ledger, and what is left to do."""
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 from sweeper.planning.branches import specify_branch
@@ -332,22 +333,22 @@ def _with_measured_noise(
     return {**config, "lr_rule": {**rule, "noise_scale": known[run_id]}}
 
 
-def order_by_length(tasks: Iterable[Task]) -> list[Task]:
-    """The tasks with the runs of each trunk in the order of their lengths, at the same places."""
-    listed = [*tasks]
-    trunks = defaultdict[str | None, list[Task]](list)
-    for task in listed:
-        trunks[task.spec.trunk_id].append(task)
-    turns = {
-        trunk: iter(sorted(own, key=lambda t: t.spec.trunk_steps) if trunk else own)
-        for trunk, own in trunks.items()
-    }
-    return [next(turns[task.spec.trunk_id]) for task in listed]
+def order_by_length(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks with the runs of each trunk together, the shorter ones first."""
+    places = dict[str, int]()
+    for place, spec in enumerate(task.spec for task in tasks):
+        places.setdefault(spec.trunk_id or spec.run_id, place)
+
+    def turn(task: Task) -> tuple[int, Fraction | int]:
+        trunk_id = task.spec.trunk_id
+        return places[trunk_id or task.spec.run_id], task.spec.trunk_steps if trunk_id else 0
+
+    return sorted(tasks, key=turn)
 
 
 def wait_for_shorter(tasks: Tasks, ledger: Ledger) -> Iterator[Task | None]:
     """The tasks, each once shorter runs of its trunk have ended or left it a checkpoint."""
-    seen, waiting, source = dict[str, Task](), list[Task](), iter(tasks)
+    seen, waiting = dict[str, Task](), list[Task]()
 
     def is_to_come(run_id: str) -> bool:
         if (task := seen.get(run_id)) is None:
@@ -355,26 +356,21 @@ def wait_for_shorter(tasks: Tasks, ledger: Ledger) -> Iterator[Task | None]:
         last = ledger.last_attempt(run_id)
         return last < task.number or not isinstance(attempt_state(ledger, run_id, last), End)
 
-    def must_wait(task: Task) -> bool:
-        return waits_for_shorter(task.spec, ledger.results, is_to_come)
+    def take_ready() -> Iterator[Task]:
+        for task in [*waiting]:
+            if not waits_for_shorter(task.spec, ledger.results, is_to_come):
+                waiting.remove(task)
+                yield task
 
-    while True:
-        ready = next((task for task in waiting if not must_wait(task)), None)
-        if ready:
-            waiting.remove(ready)
-            yield ready
-            continue
-        try:
-            task = next(source)
-        except StopIteration:
-            if not waiting:
-                return
-            task = None
-        if task:
-            seen[task.spec.run_id] = task
-            waiting.append(task)
-        else:
+    for task in tasks:
+        waiting += [task] if task else []
+        seen |= {task.spec.run_id: task} if task else {}
+        yield from take_ready()
+        if task is None:
             yield None
+    while waiting:
+        yield from take_ready()
+        yield None
 
 
 def order_by_information(tasks: Sequence[Task]) -> list[Task]:

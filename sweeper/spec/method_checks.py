@@ -102,30 +102,22 @@ def check_growth_starts(config: RunConfig, plan: BatchPlan, schedule: LRSchedule
         raise ValueError(msg)
 
 
-def check_cooldown(config: RunConfig, plan: BatchPlan, starts: Fraction) -> None:
-    """Refuse lengths whose cooldown begins within a step; ValueError with the nearest that work.
+def check_cooldown(config: RunConfig, starts: Fraction) -> None:
+    """Refuse a length whose cooldown starts within a step; ValueError with the nearest that fit.
 
-    Args:
-        config: of the run.
-        plan: its batches.
-        starts: steps before its cooldown [steps].
+    `starts` is where it starts [steps].
     """
     if starts.denominator == 1:
         return
     ((key, length),) = config.lengths.items()
-    per_epoch = plan.whole_steps_at(plan.first)
-    each = {"epochs": Fraction(per_epoch), "examples": Fraction(1, config.batch)}
-    steps = each.get(key, Fraction(1))
-    cooldown = getattr(config.schedule, "cooldown", 1)
-    stable = steps * (1 - Fraction(str(cooldown)))
-    unit = math.lcm(stable.denominator, steps.denominator)
-    below = length // unit * unit
-    nearest = [f"{n}" for n in (below, below + unit) if n]
+    each = Fraction(1, config.batch if key == "examples" else 1)  # or whole steps
+    unit = math.lcm((starts / length).denominator, each.denominator)
+    nearest = (length // unit * unit, (length // unit + 1) * unit)
     msg = (
-        "a cooldown must begin after a whole step, for lengths to share the steps before it; got "
-        f"{key}={length} of batch={config.batch} with cooldown={cooldown}, which begins after "
-        f"{float(starts):g} steps. Nearest {key} that work: {', '.join(nearest)}; or take another "
-        f"cooldown{', or lengths_unit=examples' * (key == 'epochs')}."
+        "a cooldown must begin after a whole step, for lengths to share those before it; got "
+        f"{key}={length} of batch={config.batch}, whose cooldown begins after {float(starts):g} "
+        f"steps. Nearest {key} that work: {', '.join(f'{n}' for n in nearest if n)}; or take "
+        f"another cooldown{', or lengths_unit=examples' * (key == 'epochs')}."
     )
     raise ValueError(msg)
 

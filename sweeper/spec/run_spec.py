@@ -100,8 +100,9 @@ class RunSpec:
     @cached_property
     def trunk_id(self) -> str | None:
         """Hash of all that its steps before the cooldown depend on; None if it shares none."""
-        rates = self.schedule.climb_key(with_length=False)
-        return identity.trunk_id(self.identified, rates) if self.config.trunk else None
+        if self.config.trunk is None:
+            return None
+        return identity.trunk_id(self.identified, self.schedule.climb_key(with_length=False))
 
     @cached_property
     def trunk_steps(self) -> Fraction:
@@ -294,7 +295,7 @@ def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) ->
     )
     check_growth_starts(config, plan, schedule)
     if config.trunk:
-        check_cooldown(config, plan, spec.trunk_steps)
+        check_cooldown(config, spec.trunk_steps)
     return spec
 
 

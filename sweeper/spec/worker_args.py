@@ -33,11 +33,6 @@ def kept_checkpoint(folder: Path, epochs: int) -> Path:
     return apart if apart.exists() else folder / CHECKPOINT
 
 
-def trunk_checkpoint(results: Path, trunk_id: str, steps: int, run_id: str) -> Path:
-    """The file with a trunk's checkpoint after so many steps, as this run has trained them."""
-    return results / "trunks" / trunk_id / f"{steps}-{run_id}.ckpt"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerArgs:
     """The arguments of a rank of a run.

@@ -46,7 +46,7 @@ from sweeper.store.run_columns import (
     versions,
 )
 from sweeper.store.schema import CURVES, RUNS
-from sweeper.store.trunks import find_start, start_file
+from sweeper.store.trunks import find_start, trunk_file
 from sweeper.store.user_code import read_hashes, record_code, user_code
 
 _CANCEL, RELEASED = "cancel.txt", "released.json"
@@ -174,7 +174,7 @@ class Attempt:
         Damaged checkpoints of the trunk are removed.
         """
         start = find_start(spec, ledger.results)
-        while start and not is_sound(file := start_file(spec, start, ledger.results)):
+        while start and not is_sound(file := trunk_file(spec, start, ledger.results)):
             file.unlink(missing_ok=True)
             start = find_start(spec, ledger.results)
         if from_scratch or not (ledger.run_folder(spec.run_id) / CHECKPOINT).exists():

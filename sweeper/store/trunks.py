@@ -9,24 +9,20 @@ from pathlib import Path
 
 from sweeper.spec.config import Start
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.worker_args import trunk_checkpoint
+
+
+def trunk_file(spec: RunSpec, start: Start, results: Path) -> Path:
+    """The checkpoint of a run's trunk after these steps of this run."""
+    return results / "trunks" / f"{spec.trunk_id}" / f"{start.steps}-{start.run}.ckpt"
 
 
 def find_start(spec: RunSpec, results: Path) -> Start | None:
     """The furthest checkpoint of its trunk from which a run can begin; None without one."""
-    if spec.trunk_id is None:
-        return None
-    folder = trunk_checkpoint(results, spec.trunk_id, 0, spec.run_id).parent
-    names = (path.stem.partition("-") for path in folder.glob("*-*.ckpt"))
-    found = ((int(steps), run_id) for steps, _, run_id in names if steps.isdecimal())
-    steps, run_id = max((at for at in found if at[0] <= spec.trunk_steps), default=(0, ""))
-    return Start(run=run_id, steps=steps) if steps else None
-
-
-def start_file(spec: RunSpec, start: Start, results: Path) -> Path:
-    """The checkpoint of its trunk with which a run begins."""
-    assert spec.trunk_id, "it begins on a trunk"
-    return trunk_checkpoint(results, spec.trunk_id, start.steps, start.run)
+    paths = results.glob(f"trunks/{spec.trunk_id}/*-*.ckpt") if spec.trunk_id else ()
+    names = (path.stem.split("-", 1) for path in paths)
+    starts = (Start(run=run_id, steps=int(steps)) for steps, run_id in names)
+    fitting = (start for start in starts if start.steps <= spec.trunk_steps)
+    return max(fitting, key=lambda start: start.steps, default=None)
 
 
 def waits_for_shorter(spec: RunSpec, results: Path, is_to_come: Callable[[str], bool]) -> bool:
@@ -37,8 +33,6 @@ def waits_for_shorter(spec: RunSpec, results: Path, is_to_come: Callable[[str], 
         results: the results folder.
         is_to_come: whether a run, given by id, is waiting or running.
     """
-    if spec.config.trunk is None:
-        return False
     start = find_start(spec, results)
     begins = start.steps if start else 0
     return any(steps > begins and is_to_come(run_id) for steps, run_id in spec.shorter.items())
