@@ -228,9 +228,10 @@ class RunSpec:
 
     @property
     def point(self) -> str:
-        """Batch, warmup, rule, seed and any devices as a short label, for tables and job names."""
+        """Batch, warmup, rule, seed, a length of several and any devices as a short label, for tables and job names."""
         c = self.config
         words = f"batch={c.batch} warmup={c.warmup:g} lr_rule={c.lr_rule.name} seed={c.seed}"
+        words += "".join(f" {key}={n}" for key, n in c.lengths.items() if c.trunk)
         return words + (f" devices={c.devices}" if self.split.world_size > 1 else "")
 
 
