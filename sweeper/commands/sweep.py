@@ -55,7 +55,6 @@ from sweeper.planning.plan import (
     Tasks,
     claim_tasks,
     order_by_information,
-    order_by_length,
     plan,
 )
 from sweeper.planning.seconds import Speeds
@@ -224,7 +223,6 @@ def run_sweep(configs: Iterable[Mapping[str, Any]], launch: Launch) -> int:
         tasks = _add_predictions(tasks, Speeds(ledger, device))
     if command.order == "information" and len(tasks) > 1:
         tasks = order_by_information(tasks)
-    tasks = order_by_length(tasks)
     with live_table(planned.specs, ledger) as table:
         _introduce(planned, tasks, table, command.code)
         offered = LazyTasks(tasks, filter(account.fits, tasks) if account else tasks)

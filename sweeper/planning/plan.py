@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any
 
 from sweeper.planning.branches import specify_branch
@@ -333,28 +332,13 @@ def _with_measured_noise(
     return {**config, "lr_rule": {**rule, "noise_scale": known[run_id]}}
 
 
-def order_by_length(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks with the runs of each trunk together, the shorter ones first."""
-    places = dict[str, int]()
-    for place, spec in enumerate(task.spec for task in tasks):
-        places.setdefault(spec.trunk_id or spec.run_id, place)
-
-    def turn(task: Task) -> tuple[int, Fraction | int]:
-        trunk_id = task.spec.trunk_id
-        return places[trunk_id or task.spec.run_id], task.spec.trunk_steps if trunk_id else 0
-
-    return sorted(tasks, key=turn)
-
-
 def wait_for_shorter(tasks: Tasks, ledger: Ledger) -> Iterator[Task | None]:
     """The tasks, each once shorter runs of its trunk have ended or left it a checkpoint."""
-    seen, waiting = dict[str, Task](), list[Task]()
+    seen, waiting = dict[str, int](), list[Task]()
 
     def is_to_come(run_id: str) -> bool:
-        if (task := seen.get(run_id)) is None:
-            return False
-        last = ledger.last_attempt(run_id)
-        return last < task.number or not isinstance(attempt_state(ledger, run_id, last), End)
+        number = max(seen.get(run_id, 0), ledger.last_attempt(run_id))
+        return run_id in seen and not isinstance(attempt_state(ledger, run_id, number), End)
 
     def take_ready() -> Iterator[Task]:
         for task in [*waiting]:
@@ -363,8 +347,9 @@ def wait_for_shorter(tasks: Tasks, ledger: Ledger) -> Iterator[Task | None]:
                 yield task
 
     for task in tasks:
-        waiting += [task] if task else []
-        seen |= {task.spec.run_id: task} if task else {}
+        if task:
+            seen[task.spec.run_id] = task.number
+            waiting.append(task)
         yield from take_ready()
         if task is None:
             yield None
@@ -376,11 +361,17 @@ def wait_for_shorter(tasks: Tasks, ledger: Ledger) -> Iterator[Task | None]:
 def order_by_information(tasks: Sequence[Task]) -> list[Task]:
     """The tasks in the order in which they say most about the whole grid.
 
-    By seed; within a seed the corners of the grid first, then points that halve the gaps. A curve
-    over all batches is complete as soon as the first seed is, and has its ends before that.
+    By seed; within a seed the corners of the grid first, then points that halve the gaps, but after
+    shorter runs of their trunks. A curve over all batches is complete as soon as the first seed is,
+    and has its ends before that.
     """
     ranks = information_ranks([task.spec for task in tasks])
-    return sorted(tasks, key=lambda task: ranks[task.spec.run_id])
+
+    def turn(task: Task) -> tuple[float, ...]:
+        seed, halvings = ranks[task.spec.run_id]
+        return seed, float(task.spec.trunk_steps) if task.spec.trunk_id else 0, halvings
+
+    return sorted(tasks, key=turn)
 
 
 def information_ranks(specs: Sequence[RunSpec]) -> dict[str, tuple[int, int]]:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sweeper.spec.config import LENGTHS, Scientific, is_ours, target_name
+from sweeper.spec.config import Scientific, is_ours, target_name
 from sweeper.spec.sentences import printable
 from sweeper.spec.trainer_settings import INCIDENTAL_OF_TRAINER, changing_callbacks
 
@@ -76,18 +76,6 @@ def lr_equivalence_id(config: Mapping[str, Any], rates: Any) -> str:
     """
     kept = scientific_part(config)
     rest = {key: value for key, value in kept.items() if key not in _RATE_KEYS}
-    return _digest([rest, _canonical(rates)])
-
-
-def trunk_id(config: Mapping[str, Any], rates: Any) -> str:
-    """Hash of everything that training before the cooldown depends on.
-
-    Args:
-        config: as for `run_id`.
-        rates: a few values that determine the learning rate at every step before it.
-    """
-    kept = scientific_part(config)
-    rest = {key: value for key, value in kept.items() if key not in (*LENGTHS, "schedule")}
     return _digest([rest, _canonical(rates)])
 
 

@@ -18,7 +18,7 @@ from sweeper.spec.batch import (
     steps_per_epoch,
     whole_steps,
 )
-from sweeper.spec.config import Facts, RunConfig, run_config
+from sweeper.spec.config import LENGTHS, Facts, RunConfig, run_config
 from sweeper.spec.evaluations import Marks
 from sweeper.spec.lr_rules import Mappings, OwnRule, Scaling, peak_lr
 from sweeper.spec.method_checks import (
@@ -102,7 +102,8 @@ class RunSpec:
         """Hash of all that its steps before the cooldown depend on; None if it shares none."""
         if self.config.trunk is None:
             return None
-        return identity.trunk_id(self.identified, self.schedule.climb_key(with_length=False))
+        rates = self.schedule.climb_key(with_length=False)
+        return identity.run_id({**self.identified, **dict.fromkeys(LENGTHS), "schedule": rates})
 
     @cached_property
     def trunk_steps(self) -> Fraction:
@@ -228,7 +229,7 @@ class RunSpec:
 
     @property
     def point(self) -> str:
-        """Batch, warmup, rule, seed, a length of several and any devices as a short label, for tables and job names."""
+        """A short label, for tables and job names: batch, warmup, rule, seed, what else it has."""
         c = self.config
         words = f"batch={c.batch} warmup={c.warmup:g} lr_rule={c.lr_rule.name} seed={c.seed}"
         words += "".join(f" {key}={n}" for key, n in c.lengths.items() if c.trunk)

@@ -145,7 +145,10 @@ def test_a_damaged_checkpoint_of_a_trunk_is_not_begun_from(sweep_here, extended,
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        (["lengths=[3]", "cooldown=0.21"], r"begins after 47.4 steps\. Nearest epochs that work: 5"),
+        (
+            ["lengths=[3]", "cooldown=0.21"],
+            "47.4 steps. Nearest epochs that work: 5",
+        ),
         (["lengths=[33]", "lengths_unit=steps"], "26.4 steps. Nearest steps that work: 30, 35;"),
         (["lengths=[64,128]", "lengths_unit=examples"], "Nearest examples that work: 320"),
         (["lengths=[2,4]", "warmup=1.8"], "schedule.cooldown must begin after the warmup"),
