@@ -109,12 +109,9 @@ class RunSpec:
     def trunk_steps(self) -> Fraction:
         """Its steps before the cooldown, which may begin within one [steps]."""
         assert isinstance(self.config.schedule, WSD), "checked before"
-        ((key, length),) = self.config.lengths.items()
-        plan, stable = self.batch_plan, length * (1 - Fraction(str(self.config.schedule.cooldown)))
-        if key != "epochs":
-            return stable / (self.config.batch if key == "examples" else 1)
-        epoch = math.floor(stable)
-        return plan.steps_before(epoch) + (stable - epoch) * plan.whole_steps_at(epoch)
+        epochs, each = self.config.epochs, self.steps_per_epoch
+        at_own_batch = self.total_steps if epochs is None else epochs * each
+        return self.total_steps - at_own_batch * Fraction(str(self.config.schedule.cooldown))
 
     @property
     def untrained(self) -> float:

@@ -3,7 +3,6 @@
 results/trunks/<trunk_id>/<steps>-<run_id>.ckpt   after so many steps, as this run trained them
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -45,18 +44,13 @@ def plan_starts(
 
     That is the furthest of the checkpoints that there are and those that other runs are to leave.
     """
-    trunks = defaultdict[str, list[RunSpec]](list)
+    found = {**specs}
     for run_id, spec in specs.items():
         if spec.trunk_id and run_id not in done:
-            trunks[spec.trunk_id].append(spec)
-    found = {**specs}
-    for own in trunks.values():
-        for spec in own:
-            others = [other for other in own if 0 < other.trunk_steps < spec.trunk_steps]
-            starts = [Start(run=other.run_id, steps=int(other.trunk_steps)) for other in others]
-            if not spec.config.rerun and (left := find_start(spec, results)):
-                starts.append(left)
-            if starts:
-                start = max(starts, key=lambda start: start.steps)
-                found[spec.run_id] = spec.with_facts(start=start)
+            left = None if spec.config.rerun else find_start(spec, results)
+            others = [at for at in spec.shorter.items() if at[1] in specs and at[1] not in done]
+            starts = [Start(run=other, steps=steps) for steps, other in others if steps]
+            starts += [left] if left else []
+            start = max(starts, key=lambda start: start.steps, default=None)
+            found[run_id] = spec.with_facts(start=start)
     return found

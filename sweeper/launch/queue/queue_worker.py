@@ -219,15 +219,13 @@ class Worker:
                 attempt.end(end, self._ledger)
             self._queue.remove(run_id)  # repeating the command queues it again
             return None
-        if waits_for_shorter(spec, self._ledger.results, self._is_to_come):
+        results, unfit = self._ledger.results, self._unfit
+        if waits_for_shorter(spec, results, lambda i: i not in unfit and self._queue.has(i)):
             self._waiting.add(run_id)
             return None
         self._taken[run_id] = first_ends
         scratch = ticket.from_scratch and number == ticket.number
         return Task(spec=spec, number=number, from_scratch=scratch)
-
-    def _is_to_come(self, run_id: str) -> bool:
-        return self._queue.has(run_id) and run_id not in self._unfit
 
     def _next_attempt(self, ticket: Ticket) -> int | None:
         """The attempt to make; None if the run has ended or another process is training it."""
