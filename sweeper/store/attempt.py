@@ -132,7 +132,7 @@ class Attempt:
     def _begin(cls, spec: RunSpec, ledger: Ledger, number: int, *, from_scratch: bool) -> "Attempt":
         folder = ledger.attempt_folder(spec.run_id, number)
         ledger.mark_active(spec.run_id, number)
-        start = cls._choose_start(spec, ledger, number, from_scratch=from_scratch)
+        start, is_further = cls._choose_start(spec, ledger, number, from_scratch=from_scratch)
         spec = spec.with_facts(start=start)
         facts = spec.facts.model_dump(exclude_none=True)
         config = {**spec.config.resolved, **facts, "micro_batch": spec.split.micro_batch}
@@ -141,9 +141,10 @@ class Attempt:
         publish_json(folder / "config.json", config)
         attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
         attempt._check_ours()
-        if from_scratch:
-            for left in (attempt.checkpoint, *folder.parent.glob(KEPT.format("*"))):
-                left.unlink(missing_ok=True)
+        if from_scratch or is_further:
+            attempt.checkpoint.unlink(missing_ok=True)
+        for left in folder.parent.glob(KEPT.format("*")) if from_scratch else ():
+            left.unlink(missing_ok=True)
         code = user_code(targets(config))  # which the ranks are about to import
         before = ledger.attempt_folder(spec.run_id, number - 1)
         is_resumed = attempt.checkpoint.exists()
@@ -166,19 +167,23 @@ class Attempt:
     @classmethod
     def _choose_start(
         cls, spec: RunSpec, ledger: Ledger, number: int, *, from_scratch: bool
-    ) -> Start | None:
-        """Where its run began on a trunk, or begins without a checkpoint of its own.
+    ) -> tuple[Start | None, bool]:
+        """Where its run begins on a trunk, and whether that is further than its own checkpoint.
 
         Damaged checkpoints of the trunk are removed.
         """
-        if not from_scratch and (ledger.run_folder(spec.run_id) / CHECKPOINT).exists():
-            before = cls.load(ledger, spec.run_id, number - 1)
-            return before.spec.facts.start if before else None
         start = find_start(spec, ledger.results)
         while start and not is_sound(file := trunk_file(spec, start, ledger.results)):
             file.unlink(missing_ok=True)
             start = find_start(spec, ledger.results)
-        return start
+        before = cls.load(ledger, spec.run_id, number - 1)
+        if from_scratch or before is None or not before.checkpoint.exists():
+            return start, False
+        begun = before.spec.facts.start
+        if start and start != begun and start.run != spec.run_id:
+            is_further = start.steps > before.steps()
+            return (start if is_further else begun), is_further
+        return begun, False
 
     @classmethod
     def load(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":

@@ -59,3 +59,15 @@ def test_each_length_is_the_run_by_hand_to_the_last_bit(sweep_here, tmp_path, wo
 
     assert_same(own, others)
     assert read(own)[0].trunk.notna().sum() == len(listed.split(",")) - 1
+
+
+def test_schedulers_of_a_users_module_are_refused_before_a_step(sweep_here, results):
+    words = ["module._target_=users.Module", "data._target_=users.DataModule", "batch=32"]
+    words += ["metric=val/mse", "metric_mode=min", "lengths=[5]", "cooldown=0.2", "trial=false"]
+
+    assert sweep_here(results, *words) == 1
+
+    (row,) = read(results)[0].itertuples()
+    assert "lengths need a module without schedulers of its own" in row.reason
+    assert "got OneCycleLR" in row.reason
+    assert row.steps == 0
