@@ -1,5 +1,6 @@
 """Lengths on one trunk: what is trained once, in which order, after which kills and failures."""
 
+import json
 import shutil
 from functools import partial
 
@@ -66,6 +67,20 @@ def test_a_plan_says_what_the_runs_of_a_trunk_save(command, tmp_path):
     assert [line.split()[4] for line in said.splitlines() if line.endswith("new")] == [
         "20", "24", "48", "96",
     ]  # fmt: skip
+
+
+def test_the_time_of_a_run_is_that_of_the_steps_left_to_it(command, trained):
+    """Of 80 and 160 steps, 48 and 96 are left."""
+    words = [*WORDS, "lengths=[4,8]", "cooldown=0.2", f"results={trained}", "--json"]
+
+    four, eight = json.loads(command("plan", *words).stdout)["runs"]
+
+    assert (four["steps_to_train"], eight["steps_to_train"]) == (48, 96)
+    assert eight["predicted_parts_s"]["steps"] == pytest.approx(
+        2 * four["predicted_parts_s"]["steps"]
+    )
+    assert four["trunk"].endswith("@32")
+    assert eight["trunk"] == f"{four['run_id']}@64"
 
 
 def test_a_later_command_goes_on_with_the_trunk_of_an_earlier(sweep_here, extended, by_hand):
