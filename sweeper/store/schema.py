@@ -169,14 +169,8 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
 
 #: Columns added later, which files of earlier versions lack; one that lacks others is refused.
 LATER = frozenset(
-    {
-        "tokens_per_example",
-        "branch",
-        "trunk",
-        "strategy",
-        "compiled",
-        "checkpoint_activations",
-    }.union(SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS)
+    {"tokens_per_example", "branch", "trunk", "strategy", "compiled", "checkpoint_activations"}
+    | {*SETTINGS, *NOISE_COLUMNS[1:], *ANGLE_COLUMNS}
 )
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.

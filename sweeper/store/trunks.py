@@ -1,6 +1,8 @@
 """Trunks: what runs of several lengths train alike before their cooldowns, trained once.
 
-results/trunks/<trunk_id>/<steps>-<run_id>.ckpt   after so many steps, as this run trained them
+    results/trunks/<trunk_id>/<steps>-<run_id>.ckpt   after so many steps, trained by this run
+
+A file has one writer, and appears by a rename; which of two equal ones is begun from is no matter.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,9 +19,9 @@ def trunk_file(spec: RunSpec, start: Start, results: Path) -> Path:
 
 def find_start(spec: RunSpec, results: Path) -> Start | None:
     """The furthest checkpoint of its trunk from which a run can begin; None without one."""
-    paths = results.glob(f"trunks/{spec.trunk_id}/*-*.ckpt") if spec.trunk_id else ()
+    paths = results.glob(f"trunks/{spec.trunk_id}/[1-9]*-*.ckpt") if spec.trunk_id else ()
     names = (path.stem.split("-", 1) for path in paths)
-    starts = (Start(run=run_id, steps=int(steps)) for steps, run_id in names)
+    starts = (Start(run=run_id, steps=int(n)) for n, run_id in names if n.isdecimal())
     fitting = (start for start in starts if start.steps <= spec.trunk_steps)
     return max(fitting, key=lambda start: start.steps, default=None)
 
