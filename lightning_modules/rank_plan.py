@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeper.spec.batch import BatchSplit
+from sweeper.spec.config import Start
 from sweeper.spec.run_spec import RunSpec, with_growths
+from sweeper.spec.worker_args import KEPT
+from sweeper.store.trunks import trunk_file
 
 if TYPE_CHECKING:
     from lightning_modules.data.token_fill import Filled
@@ -31,7 +35,7 @@ class RankPlan:
         self._indices = lru_cache(maxsize=2)(micro_batch_indices)  # asked for each micro-batch
         self.rank, self.bn_span, self.seed = rank, spec.bn_span, spec.config.seed
         self.num_train_examples = spec.config.data.num_train_examples
-        self.branch = spec.config.branch
+        self.branch, self.trunk_id = spec.config.branch, spec.trunk_id
         self.loss_items = spec.config.loss_items
         self.epoch_tokens = spec.config.batch_unit and spec.config.epoch_tokens
         self.has_own_module = spec.config.has_own_module
@@ -79,10 +83,19 @@ class RankPlan:
         """Whether the run is saved after this many steps of a 0-based epoch."""
         return self._spec.checkpoints.is_at(epoch, step)
 
-    def is_kept(self, epochs: int) -> bool:
-        """Whether the checkpoint after this many epochs is kept for branches."""
-        keep = self._spec.config.keep_checkpoint
-        return keep == "all" or (isinstance(keep, tuple) and epochs in keep)
+    def kept_files(self, run: Path, epoch: int, step: int) -> list[Path]:
+        """Where the checkpoint after this many steps of a 0-based epoch is kept, if anywhere.
+
+        For branches that is in the run's folder, for runs of other lengths with their trunk.
+        """
+        spec, keep = self._spec, self._spec.config.keep_checkpoint
+        is_asked = keep == "all" or (isinstance(keep, tuple) and epoch + 1 in keep)
+        is_end = step == self.steps(epoch)
+        found = [run / KEPT.format(epoch + 1)] if is_asked and is_end else []
+        steps = spec.batch_plan.steps_before(epoch) + step
+        if spec.trunk_id and steps in {*spec.shorter, spec.trunk_steps}:
+            found.append(trunk_file(spec, Start(run=run.name, steps=steps), run.parents[1]))
+        return found
 
     def evaluations_after(self, epoch: int, step: int) -> int:
         """Evaluations to come after this many steps of a 0-based epoch."""

@@ -74,6 +74,7 @@ from sweeper.spec.run_spec import RunSpec
 from sweeper.spec.spans import noise_span
 from sweeper.spec.worker_args import PROGRESS, kept_checkpoint
 from sweeper.store.step_progress import StepProgress
+from sweeper.store.trunks import trunk_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +133,9 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
         plain=plain,
     )
     resumed = context.checkpoint if context.checkpoint.exists() else None
-    if not resumed and (branch := spec.config.branch):
+    if not resumed and (start := spec.facts.start):
+        resumed = trunk_file(spec, start, context.checkpoint.parents[2])
+    elif not resumed and (branch := spec.config.branch):
         parent = context.checkpoint.parent.with_name(branch.run)
         resumed = kept_checkpoint(parent, branch.epochs)
     if context.fit:

@@ -59,7 +59,8 @@ def work(rank: WorkerArgs) -> None:
     # Data workers start by the default method: a fork server would import everything again in each
     # of them, and refuse data sets that cannot be pickled.
     multiprocessing.set_start_method(None, force=True)
-    config = run_config(json.loads((folder / "config.json").read_text()))
+    resolved = json.loads((folder / "config.json").read_text())
+    config = run_config(resolved)
     choose_nccl(config.comm_hook)
     reproducible = bool(config.reproducible)
     has_group = has_exchange(config.comm_hook, rank.world_size, reproducible=reproducible)
@@ -77,7 +78,7 @@ def work(rank: WorkerArgs) -> None:
         on_gpu = _enter(rank, config.accelerator, has_group=has_group)
         keep_freed_memory()
         check_precision(config, has_gpu=on_gpu)
-        record = train(run_spec(config), context)
+        record = train(run_spec(resolved), context)
     except Exception as error:  # noqa: BLE001  a failed run is a row, whatever failed
         with contextlib.suppress(OSError):  # a full disk takes no log either
             traceback.print_exc()

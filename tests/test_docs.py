@@ -49,7 +49,7 @@ NO_KEYS = {
     *("ax", "batch_size", "bias", "columns", "dropout", "find_unused_parameters", "install"),
     *("persistent", "shuffle_set_split", "use_reentrant", "weights_only"),  # in Python
     *("cluster", "experiment", "recipe", "group", "extra_steps"),
-    *("together", "where"),  # of a grid
+    *("together", "where", "lengths", "lengths_unit", "cooldown"),  # of a grid
 }
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from lightning_modules.process.saved_classes import drop_hyperparameters
 from lightning_modules.process.world import num_ranks
 from lightning_modules.rank_plan import RankPlan
 from lightning_modules.run_class import run_class
-from sweeper.spec.worker_args import KEPT
 from sweeper.store.checkpoint_checksum import seal
 from sweeper.store.publish import flush_to_disk, name_path_in_errors
 from sweeper.upstream.lightnings import call_after_micro_batch, stop_broadcasting_sigterm
@@ -133,13 +132,14 @@ class RunCheckpoint(Checkpoint):
             if not (ends_step(trainer, trainer.fit_loop.batch_idx) and is_in_epoch(trainer)):
                 return  # after an epoch's last step, the hook of its end saves
             epoch, step = trainer.current_epoch, self._contract.steps
-            self._is_due |= self._plan.is_saved(epoch, step)  # until ranks agree
+            kept = self._plan.kept_files(self._path.parent, epoch, step)
+            self._is_due |= bool(kept) or self._plan.is_saved(epoch, step)  # until ranks agree
             if not self._can_stop():
                 return
             is_stop = self._stop.is_due(pl_module.device)
             if is_stop or self._is_due or self._stop.is_save_due:
                 began_at = time.perf_counter()
-                self._save(trainer)
+                self._save(trainer, kept)
                 self._clock.leave_out(time.perf_counter() - began_at)  # it stands between epochs
             if is_stop:
                 msg = f"after {step} of {self._plan.steps(epoch)} steps of epoch {epoch + 1}"
@@ -175,11 +175,10 @@ class RunCheckpoint(Checkpoint):
         self._is_over = trainer.should_stop  # Lightning does not save what a callback set
         epoch, epochs = trainer.current_epoch, trainer.current_epoch + 1
         is_last = trainer.should_stop or epochs == trainer.max_epochs
-        is_kept = self._plan.is_kept(epochs)
-        is_due = is_kept or is_last or self._is_due
-        is_due = is_due or self._plan.is_saved(epoch, self._plan.steps(epoch))
+        steps = self._plan.steps(epoch)
+        kept = self._plan.kept_files(self._path.parent, epoch, steps)
+        is_due = bool(kept) or is_last or self._is_due or self._plan.is_saved(epoch, steps)
         if is_due:
-            kept = self._path.with_name(KEPT.format(epochs)) if is_kept else None
             self._save(trainer, kept)
         self._on_epoch()
         is_stop = not is_last and self._stop.poll(pl_module.device)
@@ -190,13 +189,15 @@ class RunCheckpoint(Checkpoint):
             raise Stopped(msg)
 
     def state_dict(self) -> dict[str, Any]:
-        """Whether the run has ended before its last epoch, and which run it is."""
-        return {"is_over": self._is_over, "run_id": self._path.parent.name}
+        """Whether the run has ended before its last epoch, and which run it is, of which trunk."""
+        ids = {"run_id": self._path.parent.name, "trunk_id": self._plan.trunk_id}
+        return {"is_over": self._is_over, **ids}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned; ValueError if the checkpoint is of another run."""
         own = self._path.parent.name
-        if self._is_parents(state_dict):
+        trunk_id = self._plan.trunk_id
+        if self._is_parents(state_dict) or (trunk_id and state_dict.get("trunk_id") == trunk_id):
             return
         if (made_by := state_dict.get("run_id", own)) != own:
             msg = f"{self._path} must belong to run {own}; it belongs to {made_by}. Remove it."
@@ -227,7 +228,7 @@ class RunCheckpoint(Checkpoint):
         branch = self._plan.branch
         return branch is not None and state_dict.get("run_id") == branch.run
 
-    def _save(self, trainer: Trainer, kept: Path | None = None) -> None:
+    def _save(self, trainer: Trainer, kept: Sequence[Path] = ()) -> None:
         self._is_saving = True
         with name_path_in_errors(self._path):
             if trainer.is_global_zero:
@@ -238,11 +239,12 @@ class RunCheckpoint(Checkpoint):
                 seal(self._partial)
                 flush_to_disk(self._partial)
                 self._check_ours()  # again: saving takes time, or this process slept
-                if kept is not None:  # first: a run that resumes from here does not come back
-                    copy = kept.with_suffix(self._partial.suffix)
+                for file in kept:  # first: a run that resumes from here does not come back
+                    copy = self._path.with_name(f"{file.stem}.{self._attempt}.tmp")
                     shutil.copyfile(self._partial, copy)
                     flush_to_disk(copy)
-                    copy.replace(kept)
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    copy.replace(file)
                 self._partial.replace(self._path)
         self._is_saving = self._is_due = False
         self._stop.note_saved()

@@ -30,7 +30,17 @@ class OwnSchedulers(AroundEvaluation, Checkpoint):
         self._of_steps: list[tuple[Any, int]] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the schedulers over; also in an epoch that Lightning resumes in the middle."""
+        """Take the schedulers over; also in an epoch that Lightning resumes in the middle.
+
+        ValueError for schedulers of runs that share a trunk, as they may depend on the length.
+        """
+        for config in trainer.lr_scheduler_configs if self._plan.trunk_id else ():
+            msg = (
+                "lengths need a module without schedulers of its own, whose rates may depend on "
+                f"the length; got {type(config.scheduler).__name__}. Remove it: the schedule is "
+                "wsd."
+            )
+            raise ValueError(msg)
         for config in trainer.lr_scheduler_configs if pl_module.automatic_optimization else ():
             if config.reduce_on_plateau and config.interval in self._configs:
                 self._configs[config.interval].append(config)

@@ -66,6 +66,7 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
             examples=None,
             warmup=0,
             branch=None,
+            trunk=None,
             compile=None,
             lr_rule={"name": "none"},
             schedule={"name": "constant"},

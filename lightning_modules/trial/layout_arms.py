@@ -206,6 +206,7 @@ class Trial:
             wd_rule=None,
             ema_rule=None,
             branch=None,
+            trunk=None,
             lr_rule={"name": "linear"},
             schedule={"name": "constant"},
             optimizer=own if self.is_own else sgd,

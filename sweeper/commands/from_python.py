@@ -73,7 +73,7 @@ def _type_words(words: Iterable[str], settings: Mapping[str, Any]) -> list[str]:
     typed = [*words]
     for key, given in settings.items():
         value = given.tolist() if hasattr(given, "tolist") else given  # of NumPy and pandas
-        is_grid = isinstance(value, list | tuple | range) and key != "together"
+        is_grid = isinstance(value, list | tuple | range) and key not in {"together", "lengths"}
         values = value if is_grid else [value]
         if not values:
             msg = f"{key} must have a value; got an empty list. Give one, or [[]] for a list."

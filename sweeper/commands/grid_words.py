@@ -1,4 +1,4 @@
-"""`together=` and `where=`: which points a grid has. They are words of a command, not of a run."""
+"""`together=`, `where=`, `lengths=`: which points a grid has. They are words of a command alone."""
 
 import ast
 import math
@@ -10,6 +10,7 @@ from typing import Any
 from sweeper.spec.sentences import did_you_mean
 
 TOGETHER, WHERE = "together=", "where="
+LENGTH_WORDS = ("lengths=", "lengths_unit=", "cooldown=")
 
 _ARITHMETIC: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
@@ -25,11 +26,11 @@ _CONSTANTS = {"null": None, "true": True, "false": False}
 
 
 def split_grid_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words `together=` and `where=` of a command, and its overrides.
+    """The words of a command that are no overrides, such as `where=`, and its overrides.
 
     ValueError if its sweeper has no grid.
     """
-    ours = [word for word in words if word.startswith((TOGETHER, WHERE))]
+    ours = [word for word in words if word.startswith((TOGETHER, WHERE, *LENGTH_WORDS))]
     others = [word for word in words if re.match(r"hydra/sweeper=(?!grid$|sequential$)", word)]
     if ours and others:
         msg = f"{' '.join(ours)} must be left out with {others[0]}, which has no grid. Remove it."

@@ -20,7 +20,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from sweeper.commands.grid_words import TOGETHER, WHERE, Where, split_grid_words
+from sweeper.commands.grid_words import (
+    LENGTH_WORDS,
+    TOGETHER,
+    WHERE,
+    Where,
+    split_grid_words,
+)
 from sweeper.commands.refusals import (
     ADDED_GROUPS,
     NOT_COMPOSED,
@@ -158,6 +164,7 @@ def expand(loader: ConfigLoader, overrides: Sequence[str]) -> Iterator[Config]:
     ValueError if an override cannot be parsed or its key does not exist.
     """
     words, plain = split_grid_words(overrides)
+    plain = [*plain, *spell_lengths(words, plain)]
     axes = [
         [_Single(single, loader) for single in split_values(override, loader)]
         for override in parse(plain, loader)
@@ -223,6 +230,35 @@ def read_together(words: Sequence[str], given: Mapping[str, str]) -> list[list[O
 
 #: What a length is multiplied by; batches have no such words, as k is also used for 1,024.
 _SUFFIXES = {"k": 10**3, "M": 10**6, "B": 10**9}
+
+
+def spell_lengths(words: Sequence[str], plain: Sequence[str]) -> list[str]:
+    """The overrides that `lengths=[2,4]`, `lengths_unit=` and `cooldown=` of a command stand for.
+
+    ValueError if they are not such words, or if its other overrides say what they say.
+    """
+    given = dict(word.split("=", 1) for word in words if word.startswith(LENGTH_WORDS))
+    if not given:
+        return []
+    unit, shown = given.get("lengths_unit", "epochs"), [f"{k}={v}" for k, v in given.items()]
+    lengths: Any = parse([f"lengths={given.get('lengths', 'null')}"])[0].value()
+    are_whole = isinstance(lengths, list) and all(type(n) is int and n > 0 for n in lengths)
+    keys = {*LENGTHS, "trunk", *(["schedule.cooldown"] if "cooldown" in given else [])}
+    both = [word for word in plain if word.split("=")[0].lstrip("+") in keys]
+    both += [w for w in plain if re.match(r"\+?schedule=(?!wsd$)", w)]
+    rule = ""
+    if not (are_whole and lengths) or len({*lengths}) < len(lengths):
+        rule = "lengths must be a list of different whole numbers, such as lengths=[2,4,8]"
+    elif unit not in LENGTHS:
+        rule = f"lengths_unit must be one of {', '.join(LENGTHS)}"
+    elif both:
+        rule = "lengths must be the only words on the length, and their schedule wsd"
+    if rule:
+        msg = f"{rule}; got {' '.join([*shown, *both])}. Correct it."
+        raise ValueError(msg)
+    listed = ",".join(map(str, sorted(lengths)))
+    cooldown = [f"schedule.cooldown={given[key]}" for key in ("cooldown",) if key in given]
+    return ["schedule=wsd", *cooldown, f"{unit}={listed}", f"trunk=[{listed}]"]
 
 
 def _read_lengths(config: Config, typed: Collection[str]) -> Config:
@@ -370,8 +406,10 @@ def merge_preset(params: Mapping[str, Any], overrides: Sequence[str]) -> list[st
     """
     given = {override.split("=")[0].lstrip("+~") for override in overrides}
     given |= {o.key_or_group for o in itertools.chain(*read_together(overrides, {}))}
-    if not given.isdisjoint(LENGTHS):
+    if not given.isdisjoint({*LENGTHS, "lengths"}):
         given |= {*LENGTHS}
+    if "lengths" in given:
+        given |= {"schedule", "schedule.cooldown"}
     named = {str(key): _param_text(value) for key, value in params.items()}
     left = [f"{key}={text}" for key, text in named.items() if key.lstrip("+") not in given]
     return add_own_classes([*left, *overrides])

@@ -223,6 +223,7 @@ def _kind_line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
         "total_steps": spec.total_steps,
         "warmup_steps": spec.schedule.warmup_steps,
         "total_examples": plan.examples_before(spec.epochs),
+        "steps_to_train": round(spec.untrained * spec.total_steps),
     }
 
 
@@ -280,11 +281,14 @@ def _columns(lines: Sequence[Line]) -> list[Column]:
     times = [duration(line["predicted_s"]) if line["predicted_s"] else "" for line in lines]
     sizes = [(line["tokens_per_example"] or 0, line) for line in lines]
     tokens = [(n * line["global_batch"], n * line["total_examples"]) for n, line in sizes]
+    left = [f"{line['steps_to_train']:,}" for line in lines]
+    are_trunks = any(line["trunk"] for line in lines)
     return [
         *token_columns(tokens),
         Column(head="peak lr", cells=peaks),
         Column(head="steps/epoch", cells=[f"{line['steps_per_epoch']:,}" for line in lines]),
         Column(head="steps", cells=[f"{line['total_steps']:,}" for line in lines], spared=4),
+        *([Column(head="to train", cells=left)] * are_trunks),
         Column(head="warmup steps", cells=warmups, spared=3),
         Column(head="time", cells=times, spared=1),
         Column(head="ledger", cells=[line["ledger"] for line in lines]),

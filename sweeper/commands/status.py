@@ -29,7 +29,7 @@ from sweeper.store.file_names import RowFile, list_row_files
 from sweeper.store.ledger import Ledger
 from sweeper.store.pending_runs import read_pending_runs
 from sweeper.store.questions import read_questions
-from sweeper.store.run_columns import metric_columns
+from sweeper.store.run_columns import metric_columns, planned_columns
 from sweeper.store.step_progress import read_step_progress
 
 _STATES_SHOWN = 60
@@ -176,6 +176,7 @@ def run_overview(ledger: Ledger, run_id: str) -> dict[str, Any]:
             {
                 "attempt": number,
                 "started_at": attempt.started_at,
+                "trunk": planned_columns(attempt.spec)["trunk"],
                 "end": describe_state(attempt_state(ledger, run_id, number)),
                 "epochs": curve[-1]["epoch"] if curve else 0,
                 "log": str(attempt.folder / "log.txt"),
@@ -281,7 +282,8 @@ def _show_run(found: dict[str, Any], console: Console) -> None:
     console.print(json.dumps(typed, indent=1, sort_keys=True))
     for attempt in found["attempts"]:
         started = f"{attempt['started_at']:%Y-%m-%d %H:%M:%S} UTC"
-        console.print(f"attempt {attempt['attempt']}, started {started}: {attempt['end']}")
+        began = f", began on its trunk after {attempt['trunk']}" if attempt["trunk"] else ""
+        console.print(f"attempt {attempt['attempt']}, started {started}{began}: {attempt['end']}")
         console.print(f"    log: {attempt['log']}")
     for row in found["curve"][-_CURVE_ROWS_SHOWN:]:
         values = {**row, **row.get("metrics", {}), "metrics": None}

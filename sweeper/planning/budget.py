@@ -52,7 +52,8 @@ def left_hours(specs: Sequence[RunSpec], ledger: Ledger, device: Device) -> dict
         if attempt := Attempt.load(ledger, spec.run_id, last) if last else None:
             is_held = attempt_state(ledger, spec.run_id, last) is Open.HELD
             if is_held or (attempt.checkpoint.exists() and not spec.config.rerun):
-                left = max(0.0, 1 - attempt.steps() / spec.total_steps)
+                trained = attempt.steps() / spec.total_steps
+                left = min(1.0, max(0.0, 1 - trained) / spec.untrained)
         found[spec.run_id] = left * seconds.total * spec.split.world_size / 3600
     return found
 

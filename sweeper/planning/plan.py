@@ -23,6 +23,7 @@ from sweeper.store.file_names import RowFile
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.recovery import finish_abandoned, recover_attempt
+from sweeper.store.trunks import plan_starts, waits_for_shorter
 
 Config = Mapping[str, Any]
 
@@ -71,7 +72,7 @@ class Plan:
     def notes(self) -> list[str]:
         """Sentences on points that are the same run as another or almost one, and on branches."""
         barren = dict.fromkeys(why_no_branch(spec.config) for spec in self.specs)
-        others = [*self.near, *filter(None, barren)]
+        others = [*self.near, *filter(None, [describe_trunks(self.without_result), *barren])]
         if not self.repeats:
             return others
         are = "point of the grid is" if self.repeats == 1 else "points of the grid are"
@@ -80,6 +81,16 @@ class Plan:
             "trained once, as its first point specifies.",
             *others,
         ]
+
+
+def describe_trunks(specs: Sequence[RunSpec]) -> str:
+    """How much less these runs train as they begin on trunks; empty if none does."""
+    if not any(spec.facts.start for spec in specs):
+        return ""
+    ((unit, _),) = specs[0].config.lengths.items()
+    whole = sum(sum(spec.config.lengths.values()) for spec in specs)
+    left = sum(sum(spec.config.lengths.values()) * spec.untrained for spec in specs)
+    return f"{left:,.6g} {unit} to train in place of {whole:,}: runs of one trunk share its steps."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +139,9 @@ def plan(configs: Iterable[Config], ledger: Ledger, *, device: Device | None = N
             known.get(i, i): replace(spec, known_id=known[i]) if i in known else spec
             for i, spec in specs.items()
         }
+    is_again = any(spec.config.rerun for spec in specs.values())
+    done = {run_id for run_id, row in ended.items() if row.outcome.is_result and not is_again}
+    specs = plan_starts(specs, done, ledger.results)
     new = (spec.config for run_id, spec in specs.items() if run_id not in ended)
     groups = list({repr(group): group for config in new for group in _groups(config)}.values())
     check_names((key, group.target, group.choice) for key, group in groups)
@@ -318,14 +332,46 @@ def _with_measured_noise(
     return {**config, "lr_rule": {**rule, "noise_scale": known[run_id]}}
 
 
+def wait_for_shorter(tasks: Tasks, ledger: Ledger) -> Iterator[Task | None]:
+    """The tasks, each once shorter runs of its trunk have ended or left it a checkpoint."""
+    seen, waiting = dict[str, int](), list[Task]()
+
+    def is_to_come(run_id: str) -> bool:
+        number = max(seen.get(run_id, 0), ledger.last_attempt(run_id))
+        return run_id in seen and not isinstance(attempt_state(ledger, run_id, number), End)
+
+    def take_ready() -> Iterator[Task]:
+        for task in [*waiting]:
+            if not waits_for_shorter(task.spec, ledger.results, is_to_come):
+                waiting.remove(task)
+                yield task
+
+    for task in tasks:
+        if task:
+            seen[task.spec.run_id] = task.number
+            waiting.append(task)
+        yield from take_ready()
+        if task is None:
+            yield None
+    while waiting:
+        yield from take_ready()
+        yield None
+
+
 def order_by_information(tasks: Sequence[Task]) -> list[Task]:
     """The tasks in the order in which they say most about the whole grid.
 
-    By seed; within a seed the corners of the grid first, then points that halve the gaps. A curve
-    over all batches is complete as soon as the first seed is, and has its ends before that.
+    By seed; within a seed the corners of the grid first, then points that halve the gaps, but after
+    shorter runs of their trunks. A curve over all batches is complete as soon as the first seed is,
+    and has its ends before that.
     """
     ranks = information_ranks([task.spec for task in tasks])
-    return sorted(tasks, key=lambda task: ranks[task.spec.run_id])
+
+    def turn(task: Task) -> tuple[float, ...]:
+        seed, halvings = ranks[task.spec.run_id]
+        return seed, float(task.spec.trunk_steps) if task.spec.trunk_id else 0, halvings
+
+    return sorted(tasks, key=turn)
 
 
 def information_ranks(specs: Sequence[RunSpec]) -> dict[str, tuple[int, int]]:

@@ -26,7 +26,7 @@ from sweeper.store.publish import publish_text
 
 _READ = (
     "config_json", "micro_batch", "accumulation_steps", "steps_per_epoch", "steps",
-    "train_s", "start_s", "wall_s", "device_kind",
+    "train_s", "start_s", "wall_s", "device_kind", "trunk",
 )  # fmt: skip
 #: On a machine that others share, sessions differ by up to this factor; bounds are never narrower.
 _BETWEEN_SESSIONS = 1.5
@@ -95,7 +95,8 @@ class _UsualTimes:
             if place[0] >= plan.first
         )
         between_s = self._between_s * (spec.epochs - plan.first)
-        return Seconds(start=self._start_s, steps=steps_s, between=between_s)
+        own = spec.untrained
+        return Seconds(start=self._start_s, steps=own * steps_s, between=own * between_s)
 
     def _interpolate(self, accumulation_steps: int) -> float:
         """Time of a step, on the line through the two nearest accumulation steps seen [seconds]."""
@@ -194,7 +195,7 @@ def _read_finished(ledger: Ledger) -> dict[tuple[str, str], list[Timing]]:
     for row in ledger.rows(finished, _READ).values() if finished else ():
         try:
             resolved = json.loads(row["config_json"])
-            is_branch = bool(resolved.get("branch"))
+            is_branch = bool(resolved.get("branch") or row["trunk"])
             if not is_branch and resolved["schedule"]["name"] not in GROWING:
                 timing = row_timing(row)
                 kind = time_kind(resolved, row["micro_batch"])

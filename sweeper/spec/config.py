@@ -268,6 +268,13 @@ class Predicted(Settings):
         return dict(zip(self.names, (self.s, self.least_s, self.most_s), strict=True))
 
 
+class Start(Settings):
+    """Where a run begins on its trunk: after `steps` that another run has trained for both."""
+
+    run: Text
+    steps: Count
+
+
 class Facts(Settings):
     """What the program finds out about a run: stored beside its config, and no keys of users.
 
@@ -280,6 +287,7 @@ class Facts(Settings):
             its schedulers change.
         predicted: the duration, if the time of such runs is known.
         predicted_memory_gib: the same for memory [GiB].
+        start: where it begins on its trunk; None from the start.
     """
 
     guarantees: list[Text] | None = None
@@ -289,6 +297,7 @@ class Facts(Settings):
     own_settings: list[dict[str, Any]] | None = None
     predicted: Predicted | None = None
     predicted_memory_gib: Positive | None = None
+    start: Start | None = None
 
 
 class Branch(Settings):
@@ -413,6 +422,7 @@ class Incidental(Settings):
         bool | Literal["all"] | ListOf[Count],
         Rule("true, false, all, or the epochs after which to keep one, such as [1,2]"),
     ] = False
+    trunk: Annotated[ListOf[Count] | None, Rule("left to lengths=[...], which sets it")] = None
     keep_going: Switch = False
     retry: Literal["failed"] | None = None
     rerun: Literal["all"] | None = None

@@ -33,6 +33,9 @@ def find_methods(config: RunConfig) -> dict[str, str]:
         "AdaScale": ("lr_rule=adascale", rule == "adascale"),
         "adam_sde": ("lr_rule=adam_sde", rule == "adam_sde"),
         "a branch": (begun, branch),
+        "lengths": (f"lengths={[*(config.trunk or ())]}", config.trunk),
+        "a schedule other than wsd": (f"schedule={schedule.name}", schedule.name != "wsd"),
+        "a warmup in percent": ("warmup_unit=percent", config.warmup_unit == "percent"),
         "a growing batch": (f"schedule={schedule.name}", isinstance(schedule, Growing)),
         "growth by noise": (
             "schedule.growth=measured",
@@ -103,6 +106,13 @@ EXCLUSIONS = (
         "a growing batch, a user's schedule, AdaScale, the module's optimizers, post-local SGD",
         "a branch needs a batch and a rate that do not depend on all steps since the start, and no "
         "state of single ranks",
+        "Remove one of them.",
+    ),
+    Exclusion(
+        "lengths",
+        "a schedule other than wsd, a warmup in percent, AdaScale, post-local SGD",
+        "lengths share the steps before their cooldowns, which must be the same for all of them, "
+        "and need no state of single ranks",
         "Remove one of them.",
     ),
     Exclusion(

@@ -135,6 +135,26 @@ def check_growth_starts(config: RunConfig, plan: BatchPlan, schedule: LRSchedule
         raise ValueError(msg)
 
 
+def check_cooldown(config: RunConfig, starts: Fraction) -> None:
+    """Refuse a length whose cooldown starts within a step; ValueError with the nearest that fit.
+
+    `starts` is where it starts [steps].
+    """
+    if starts.denominator == 1:
+        return
+    ((key, length),) = config.lengths.items()
+    each = Fraction(1, config.batch if key == "examples" else 1)  # or whole steps
+    unit = math.lcm((starts / length).denominator, each.denominator)
+    nearest = (length // unit * unit, (length // unit + 1) * unit)
+    msg = (
+        "a cooldown must begin after a whole step, for lengths to share those before it; got "
+        f"{key}={length} of batch={config.batch}, whose cooldown begins after {float(starts):g} "
+        f"steps. Nearest {key} that work: {', '.join(f'{n}' for n in nearest if n)}; or take "
+        f"another cooldown{', or lengths_unit=examples' * (key == 'epochs')}."
+    )
+    raise ValueError(msg)
+
+
 def check_largest_batch(config: RunConfig, schedule: GrowingBatch) -> None:
     """Refuse a batch that would grow beyond the epoch; ValueError with what was given."""
     size = config.data.num_train_examples

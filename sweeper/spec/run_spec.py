@@ -18,11 +18,12 @@ from sweeper.spec.batch import (
     steps_per_epoch,
     whole_steps,
 )
-from sweeper.spec.config import Facts, RunConfig, run_config
+from sweeper.spec.config import LENGTHS, Facts, RunConfig, run_config
 from sweeper.spec.evaluations import Marks
 from sweeper.spec.lr_rules import Mappings, OwnRule, Scaling, peak_lr
 from sweeper.spec.method_checks import (
     check_branch,
+    check_cooldown,
     check_growth_starts,
     check_largest_batch,
     check_length,
@@ -32,6 +33,7 @@ from sweeper.spec.method_checks import (
 from sweeper.spec.scaled_settings import map_settings, scaled_settings
 from sweeper.spec.schedule import LRSchedule, warmup_climb, warmup_length
 from sweeper.spec.schedules import (
+    WSD,
     GrowingBatch,
     OwnSchedule,
     PeriodicDecay,
@@ -76,7 +78,8 @@ class RunSpec:
     @cached_property
     def kind(self) -> str:
         """The config without the seed, and the layout: all that its time and memory depend on."""
-        return json.dumps([{**self.config.resolved, "seed": None}, self.split.micro_batch])
+        start = self.facts.start.steps if self.facts.start else 0
+        return json.dumps([{**self.config.resolved, "seed": None}, self.split.micro_batch, start])
 
     @property
     def lr_equivalence_id(self) -> str | None:
@@ -94,6 +97,36 @@ class RunSpec:
             settings = {"run": self.run_id}
         given = [*rates, self.config.base_lr is None, settings]
         return identity.lr_equivalence_id(self.identified, given)
+
+    @cached_property
+    def trunk_id(self) -> str | None:
+        """Hash of all that its steps before the cooldown depend on; None if it shares none."""
+        if self.config.trunk is None:
+            return None
+        rates = self.schedule.climb_key(with_length=False)
+        return identity.run_id({**self.identified, **dict.fromkeys(LENGTHS), "schedule": rates})
+
+    @cached_property
+    def trunk_steps(self) -> Fraction:
+        """Its steps before the cooldown, which may begin within one [steps]."""
+        assert isinstance(self.config.schedule, WSD), "checked before"
+        epochs, each = self.config.epochs, self.steps_per_epoch
+        at_own_batch = self.total_steps if epochs is None else epochs * each
+        return self.total_steps - at_own_batch * Fraction(str(self.config.schedule.cooldown))
+
+    @property
+    def untrained(self) -> float:
+        """The part of its steps that no other run has trained for it, or is to train."""
+        start = self.facts.start
+        return 1 - start.steps / self.total_steps if start else 1.0
+
+    @cached_property
+    def shorter(self) -> Mapping[int, str]:
+        """Shorter runs of its trunk in the same command: steps before their cooldowns, and ids."""
+        ((key, own),) = self.config.lengths.items()
+        lengths = [length for length in self.config.trunk or () if length < own]
+        specs = [run_spec(self.config.with_changes(**{key: n}), self.facts) for n in lengths]
+        return {int(spec.trunk_steps): spec.run_id for spec in specs}
 
     @cached_property
     def words(self) -> identity.Words:
@@ -194,9 +227,10 @@ class RunSpec:
 
     @property
     def point(self) -> str:
-        """Batch, warmup, rule, seed and any devices as a short label, for tables and job names."""
+        """A short label, for tables and job names: batch, warmup, rule, seed, what else it has."""
         c = self.config
         words = f"batch={c.batch} warmup={c.warmup:g} lr_rule={c.lr_rule.name} seed={c.seed}"
+        words += "".join(f" {key}={n}" for key, n in c.lengths.items() if c.trunk)
         return words + (f" devices={c.devices}" if self.split.world_size > 1 else "")
 
 
@@ -260,6 +294,8 @@ def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) ->
         settings=scaled_settings(config, facts, mappings, at.batch_ratio),
     )
     check_growth_starts(config, plan, schedule)
+    if config.trunk:
+        check_cooldown(config, spec.trunk_steps)
     return spec
 
 

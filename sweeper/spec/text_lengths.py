@@ -150,6 +150,8 @@ def to_examples(given: Mapping[str, Any]) -> dict[str, Any]:
     if tokens and type(batch) is int and batch > 0:
         steps = whole_steps(tokens, batch, tokens_per_example=length)
         found |= {"examples": steps * batch, "tokens": None}
+        if lengths := given.get("trunk"):
+            found["trunk"] = [each // length for each in lengths]
     return {**given, **found}
 
 

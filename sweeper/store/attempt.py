@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 from pydantic import Field, Strict, create_model
 
+from sweeper.spec.config import Start
 from sweeper.spec.identity import targets
 from sweeper.spec.lr_rules import OwnRule
 from sweeper.spec.outcomes import Outcome
@@ -45,6 +46,7 @@ from sweeper.store.run_columns import (
     versions,
 )
 from sweeper.store.schema import CURVES, RUNS
+from sweeper.store.trunks import find_start, trunk_file
 from sweeper.store.user_code import read_hashes, record_code, user_code
 
 _CANCEL, RELEASED = "cancel.txt", "released.json"
@@ -130,6 +132,8 @@ class Attempt:
     def _begin(cls, spec: RunSpec, ledger: Ledger, number: int, *, from_scratch: bool) -> "Attempt":
         folder = ledger.attempt_folder(spec.run_id, number)
         ledger.mark_active(spec.run_id, number)
+        start, is_further = cls._choose_start(spec, ledger, number, from_scratch=from_scratch)
+        spec = spec.with_facts(start=start)
         facts = spec.facts.model_dump(exclude_none=True)
         config = {**spec.config.resolved, **facts, "micro_batch": spec.split.micro_batch}
         if isinstance(spec.config.lr_rule, OwnRule):  # readers of the folder do not call it
@@ -137,16 +141,19 @@ class Attempt:
         publish_json(folder / "config.json", config)
         attempt = cls(spec=spec, number=number, folder=folder, started_at=datetime.now(UTC))
         attempt._check_ours()
-        if from_scratch:
-            for left in (attempt.checkpoint, *folder.parent.glob(KEPT.format("*"))):
-                left.unlink(missing_ok=True)
+        if from_scratch or is_further:
+            attempt.checkpoint.unlink(missing_ok=True)
+        for left in folder.parent.glob(KEPT.format("*")) if from_scratch else ():
+            left.unlink(missing_ok=True)
         code = user_code(targets(config))  # which the ranks are about to import
         before = ledger.attempt_folder(spec.run_id, number - 1)
         is_resumed = attempt.checkpoint.exists()
         attempt = replace(attempt, resumes=attempt._describe_resume()) if is_resumed else attempt
-        if not is_resumed and (branch := spec.config.branch):
-            before = ledger.attempt_folder(branch.run, ledger.last_attempt(branch.run))
+        if not is_resumed and (begun := start or spec.config.branch):
+            before = ledger.attempt_folder(begun.run, ledger.last_attempt(begun.run))
             is_resumed = True
+        if start and not attempt.checkpoint.exists():
+            attempt = replace(attempt, resumes=f"begins after step {start.steps:,} of its trunk")
         record_code(code, folder, ledger.results, resumed=before if is_resumed else None)
         if is_sound(attempt.checkpoint):
             attempt._check_ours()
@@ -156,6 +163,27 @@ class Attempt:
         record_code(code, folder, ledger.results)
         note = f"Warning: {attempt.checkpoint} is damaged: moved to {aside}, trained from scratch."
         return replace(attempt, notes=[note], resumes="")
+
+    @classmethod
+    def _choose_start(
+        cls, spec: RunSpec, ledger: Ledger, number: int, *, from_scratch: bool
+    ) -> tuple[Start | None, bool]:
+        """Where its run begins on a trunk, and whether that is further than its own checkpoint.
+
+        Damaged checkpoints of the trunk are removed.
+        """
+        start = find_start(spec, ledger.results)
+        while start and not is_sound(file := trunk_file(spec, start, ledger.results)):
+            file.unlink(missing_ok=True)
+            start = find_start(spec, ledger.results)
+        before = cls.load(ledger, spec.run_id, number - 1)
+        if from_scratch or before is None or not before.checkpoint.exists():
+            return start, False
+        begun = before.spec.facts.start
+        if start and start != begun and start.run != spec.run_id:
+            is_further = start.steps > before.steps()
+            return (start if is_further else begun), is_further
+        return begun, False
 
     @classmethod
     def load(cls, ledger: Ledger, run_id: str, number: int) -> "Attempt | None":

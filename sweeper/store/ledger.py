@@ -6,6 +6,7 @@
     results/superseded/                                 the same tables for earlier attempts
     results/attempts/<run_id>/                          checkpoint, and a folder per attempt
     results/active/<run_id>-<attempt>                   a mark for each running attempt
+    results/trunks/                                     checkpoints that several lengths share
     results/damaged/                                    files that were found damaged
     results/runs/compact-*.parquet, and other tables    many rows, merged from small files
 
@@ -228,10 +229,13 @@ class Ledger:
         return now
 
     def supersede(self, run_ids: Collection[str]) -> None:
-        """Archive the current rows of these runs, so that they can run again."""
+        """Archive the current rows of these runs, so that they can run again from the start."""
         from sweeper.store.compaction import unmerge_rows  # pyarrow: 0.2 s
 
         unmerge_rows(self.results, run_ids)
         for run_id, ended in self.ended().items():
             if run_id in run_ids:
                 archive_row(self.results, ended)
+        for path in self.results.glob("trunks/*/*-*.ckpt"):
+            if path.stem.partition("-")[2] in run_ids:
+                path.unlink(missing_ok=True)

@@ -38,6 +38,7 @@ def planned_row(spec: RunSpec) -> dict[str, Any]:
 def planned_columns(spec: RunSpec) -> dict[str, Any]:
     """The part of a run's row that is known before it starts, without the config's text."""
     config, split, predicted = spec.config, spec.split, spec.facts.predicted
+    start = spec.facts.start
     return {
         "run_id": spec.run_id,
         "global_batch": split.global_batch,
@@ -69,6 +70,7 @@ def planned_columns(spec: RunSpec) -> dict[str, Any]:
         "guarantees": ", ".join(spec.facts.guarantees or ()) if config.has_own_code else None,
         "precision": config.precision,
         "branch": config.branch and f"{config.branch.run}@{config.branch.epochs}",
+        "trunk": start and f"{start.run}@{start.steps}",
         "seed": config.seed,
         "epochs": spec.epochs,
         **(predicted.columns if predicted else dict.fromkeys(Predicted.names)),

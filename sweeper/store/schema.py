@@ -77,6 +77,7 @@ RUNS: dict[str, tuple[pa.DataType, str]] = {
     "bn_span": (_COUNT, "examples normalised together by BatchNorm"),
     "precision": (_TEXT, "of the arithmetic"),
     "branch": (_TEXT, "the run and its epochs that this run began from; null for none"),
+    "trunk": (_TEXT, "the run and the steps of it that this run began after; null for none"),
     "seed": (_COUNT, "of initial weights, order and augmentation"),
     "epochs": (_COUNT, "length of the training; of a run in steps or examples, the epochs begun"),
     "epochs_completed": (_COUNT, "epochs trained"),
@@ -174,15 +175,9 @@ METRICS: dict[str, tuple[pa.DataType, str]] = {
 
 #: Columns added later, which files of earlier versions lack; one that lacks others is refused.
 LATER = frozenset(
-    {
-        "tokens_per_example",
-        "step_tokens_min",
-        "step_tokens_max",
-        "branch",
-        "strategy",
-        "compiled",
-        "checkpoint_activations",
-    }.union(SETTINGS, NOISE_COLUMNS[1:], ANGLE_COLUMNS)
+    {"tokens_per_example", "step_tokens_min", "step_tokens_max", "branch", "trunk"}
+    | {"strategy", "compiled", "checkpoint_activations"}
+    | {*SETTINGS, *NOISE_COLUMNS[1:], *ANGLE_COLUMNS}
 )
 
 #: The tables by the folder that holds them; a run whose module logs nothing has no metrics.

@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+from same_rows import assert_same
 
 pytestmark = pytest.mark.slow
 
@@ -73,3 +74,16 @@ def test_a_thousand_and_two_runs_are_two_arrays_below_the_largest(sweeps):
     assert len(sweeps.queue()) == 1002
     (array,) = set(sweeps.cluster.run("squeue --noheader -o %K").split()) - {"N/A"}
     assert array == "0-1000%10"
+
+
+def test_jobs_wait_for_shorter_runs_of_their_trunk(sweeps, elsewhere):
+    """8 steps of 7,680 in an epoch; 2 jobs of an array have nothing to do at first."""
+    words = ["schedule=wsd", "seed=0,1"]
+
+    said = sweeps.run(*words, "lengths=[5,10]", "cooldown=0.2")
+
+    assert "22 epochs to train in place of 30" in said
+    assert "Submitted 4 runs as an array of 4 jobs" in said
+    rows = sweeps.rows()
+    assert sorted(rows.trunk[rows.epochs == 10].str.partition("@")[2]) == ["32", "32"]
+    assert_same(rows, elsewhere(*words, "epochs=5,10", "schedule.cooldown=0.2"))

@@ -58,7 +58,7 @@ def _choose_probes(specs: Sequence[RunSpec], machine: Machine) -> list[RunSpec]:
     threads = max(spec.split.world_size * spec.config.threads for spec in chosen)
     places = len(machine.gpus) or max(1, machine.cores // threads)
     num = min(-(-len(chosen) // places) * places, max(len(specs), len(chosen)))
-    changes = {"logger": {"_target_": None}, "branch": None}
+    changes = {"logger": {"_target_": None}, "branch": None, "trunk": None}
     return [
         run_spec(spec.config.with_changes(seed=turn, micro_batch=spec.split.micro_batch, **changes))
         for turn, spec in enumerate(islice(cycle(chosen), num))

@@ -28,6 +28,7 @@ from sweeper.store.lease import holds
 from sweeper.store.ledger import Ledger
 from sweeper.store.recovery import recover_attempt
 from sweeper.store.run_columns import metric_columns, metric_text
+from sweeper.store.trunks import waits_for_shorter
 
 _LOOK_EVERY_S, _TRY_AGAIN_S, _TICK_S = 1.0, 10.0, 0.2
 #: Runs of others that are looked at before this worker's own are attended to.
@@ -66,6 +67,7 @@ class Worker:
         self._started: set[str] = set()
         self._taken: dict[str, FirstEnds] = {}  # not ended yet, and how the first ends were
         self._unfit: set[str] = set()  # left to other workers
+        self._waiting: set[str] = set()  # for shorter runs of their trunks
         self._ranks: Ranks = LocalRanks()
         self._has_refused, self._num_left = False, 0
         self._stops = Queue(ledger)  # `sweeper stop` writes there, also for SLURM's queues
@@ -133,8 +135,9 @@ class Worker:
             for run_id in self._queue.walk():
                 if run_id in self._unfit:
                     continue
-                is_left = True
-                if task := self._look_at(run_id, machine):
+                task = self._look_at(run_id, machine)
+                is_left |= self._stays_for(run_id)
+                if task:
                     yield task
                     continue
                 of_others += 1
@@ -144,8 +147,14 @@ class Worker:
             while time.monotonic() < look_at:
                 yield None
 
+    def _stays_for(self, run_id: str) -> bool:
+        """Whether this worker stays while a run is queued, whoever trains it."""
+        del run_id
+        return True
+
     def _look_at(self, run_id: str, machine: Machine) -> Task | None:
         """The attempt to make of a queued run; None if others have it, or it is left to them."""
+        self._waiting.discard(run_id)
         try:
             ticket = self._queue.find(run_id) if self._is_free(run_id) else None
             task = self._claim_task(ticket) if ticket else None
@@ -209,6 +218,10 @@ class Worker:
                     shutil.copy(before, attempt.folder)
                 attempt.end(end, self._ledger)
             self._queue.remove(run_id)  # repeating the command queues it again
+            return None
+        results, unfit = self._ledger.results, self._unfit
+        if waits_for_shorter(spec, results, lambda i: i not in unfit and self._queue.has(i)):
+            self._waiting.add(run_id)
             return None
         self._taken[run_id] = first_ends
         scratch = ticket.from_scratch and number == ticket.number

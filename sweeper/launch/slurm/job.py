@@ -29,7 +29,7 @@ from sweeper.store.attempt import Attempt, End, attempt_state, end_from_record
 from sweeper.store.ledger import Ledger
 from sweeper.store.publish import read_mapping
 
-_JOB_FILE = "slurm.json"
+_JOB_FILE, _TICK_S = "slurm.json", 0.2
 _SRUN_LOG, _SRUN_GRACE_S = "srun.txt", 5.0
 _NEAR_LIMIT, _CANCELLED = "its job's time limit was near", "cancelled with scancel"
 _BY_SIGNAL, _FROM_OUTSIDE = 128, {9: "SIGKILL", 15: "SIGTERM"}
@@ -86,7 +86,13 @@ class Job(Worker):
         """Train at most so many of the runs that no other job has; return the exit code."""
         policy, self._most = self._policy, runs
         machine = inspect_machine(jobs=policy.runs_at_a_time, runs_per_gpu=policy.runs_per_gpu)
-        first = next(self._pull(machine), None)
+        first = None
+        for first in self._pull(machine):
+            if first or self._is_to_stop():
+                break
+            self._wait(_TICK_S)
+        if self._signals.number is not None:
+            return self._exit_code()
         if first is None:
             return RUN_FAILED if self._has_refused or self._unfit else DONE
         name = first.spec.point.replace(" ", "_") + "_and_more" * (runs != 1)
@@ -101,12 +107,15 @@ class Job(Worker):
     def _pull(self, machine: Machine) -> Iterator[Task | None]:
         """The attempts to make that no other job makes, each determined when it is taken."""
         taken, left_before = 0, self._num_left
-        for run_id in self._queue.walk():
-            if task := self._look_at(run_id, machine):
-                yield task
-                taken += 1
+        for task in super()._pull(machine):
+            yield task
+            taken += task is not None
             if self._most and taken - (self._num_left - left_before) >= self._most:
+                self._waiting.clear()  # it takes no more
                 return
+
+    def _stays_for(self, run_id: str) -> bool:
+        return run_id in self._waiting
 
     def _held_before(self, folder: Path) -> bool:
         is_ours = read_mapping(folder / _JOB_FILE).get("job") == self._id  # SLURM requeued this job
@@ -143,7 +152,9 @@ class Job(Worker):
         outcomes = [ended[run_id].outcome for run_id in self._started if run_id in ended]
         if self._has_refused:
             return RUN_FAILED
-        if len(outcomes) == len(self._started) and all(outcome.is_result for outcome in outcomes):
+        is_done = not any(map(self._queue.has, self._waiting))
+        is_done &= len(outcomes) == len(self._started)
+        if is_done and all(outcome.is_result for outcome in outcomes):
             return DONE
         if self._signals.number is None:
             return RUN_FAILED
@@ -154,7 +165,7 @@ class Job(Worker):
             for run_id in self._started:
                 if ticket := self._queue.find(run_id):
                     self._claim_task(ticket)  # a run that saves no step gets its row
-            is_left = any(map(self._queue.has, self._started))
+            is_left = any(map(self._queue.has, self._started | self._waiting))
             if is_left and not commands.requeue_job(self._id):
                 print(_NOT_REQUEUED, flush=True)  # noqa: T201  into the job's log
         return CUT_SHORT

@@ -12,6 +12,7 @@ from stub_worker import Stub
 
 from sweeper.launch.queue import queue_worker
 from sweeper.launch.queue.launcher import run_in_queue
+from sweeper.launch.queue.queue import Queue
 from sweeper.launch.queue.queue_worker import FirstSignal
 from sweeper.planning.plan import Task
 from sweeper.spec.run_spec import run_spec
@@ -227,3 +228,21 @@ def test_a_worker_merges_rows_at_every_so_many_runs(ledger, queued, train, monke
     assert len(rows(ledger)) == 40
     compact(ledger.results)
     assert len(rows(ledger)) == 40
+
+
+def test_a_run_waits_for_a_queued_shorter_run_of_its_trunk(ledger, short, train):
+    """2 steps in an epoch: the cooldowns begin after 8 and 16 of them."""
+    ledger.prepare()
+    queue = Queue(ledger)
+    lengths = {"schedule": {"name": "wsd", "cooldown": 0.2}, "trunk": [5, 10], "warmup": 0}
+    compared = {"metric": "val_loss", "metric_mode": "min", "micro_batch": 7680}
+    for epochs in (10, 5):
+        spec = run_spec(short(epochs=epochs, **lengths, **compared))
+        queue.add([Task(spec=spec, number=1)], "0123")
+
+    code, said = train()
+
+    assert code == 0
+    begun = [line for line in said.splitlines() if line.startswith("start")]
+    assert [line.split()[-1] for line in begun] == ["epochs=5", "epochs=10"]
+    assert not queue.list_runs()

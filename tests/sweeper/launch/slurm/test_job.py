@@ -1,6 +1,7 @@
 """A job on its node, where SLURM itself is not needed."""
 
 import json
+import signal
 from types import SimpleNamespace
 
 import pandas as pd
@@ -9,11 +10,13 @@ import pytest
 from sweeper.launch.queue.queue import Queue
 from sweeper.launch.queue.queue_worker import FirstSignal
 from sweeper.launch.ranks import Running, collect_end
+from sweeper.launch.slurm import commands
 from sweeper.launch.slurm.job import Job, JobPolicy, JobRanks, _explain_failure
 from sweeper.planning.plan import Task
+from sweeper.spec.outcomes import CUT_SHORT, Outcome
 from sweeper.spec.run_spec import run_spec
 from sweeper.store import lease
-from sweeper.store.attempt import Attempt
+from sweeper.store.attempt import Attempt, End
 
 POLICY = JobPolicy(
     warning_s=60, grace_s=0, term_grace_s=0, attempts_without_step=3, runs_at_a_time=1,
@@ -81,6 +84,49 @@ def test_jobs_that_start_at_once_take_a_run_each(queued, ledger, monkeypatch):
     assert len(ledger.ended()) == 1
     assert others[0] not in ledger.ended()
     assert len(queue.list_runs()) == 2
+
+
+def test_a_job_whose_only_run_waits_for_a_shorter_one_stays_until_that_has_ended(
+    queued, short, ledger, monkeypatch
+):
+    queue, _ = queued(0)
+    lengths = {"schedule": {"name": "wsd", "cooldown": 0.2}, "trunk": [5, 10], "warmup": 0}
+    specs = [run_spec(short(epochs=epochs, **lengths)) for epochs in (5, 10)]
+    queue.add([Task(spec=spec, number=1) for spec in specs], "0123")
+    other, waits = Attempt.begin(specs[0], ledger, 1), []
+    held = {*lease._held}
+    lease._held.clear()
+
+    def wait(_, seconds):
+        waits.append(seconds)
+        if len(waits) == 2:
+            lease._held.update(held)
+            other.end(End(outcome=Outcome.DIVERGED, reason="it was nan"), ledger)
+            queue.remove(other.spec.run_id)
+
+    monkeypatch.setattr(Job, "_wait", wait)
+
+    assert Job(ledger, queue, POLICY, FirstSignal()).run(1) == 0
+    assert len(waits) >= 2
+    ended = ledger.ended()
+    assert [ended[spec.run_id].outcome for spec in specs] == ["diverged", "finished"]
+
+
+def test_a_job_that_waits_until_its_time_is_over_goes_back_into_the_queue(
+    queued, short, ledger, monkeypatch
+):
+    queue, _ = queued(0)
+    lengths = {"schedule": {"name": "wsd", "cooldown": 0.2}, "trunk": [5, 10], "warmup": 0}
+    specs = [run_spec(short(epochs=epochs, **lengths)) for epochs in (5, 10)]
+    queue.add([Task(spec=spec, number=1) for spec in specs], "0123")
+    assert Attempt.begin(specs[0], ledger, 1)  # another job has it
+    lease._held.clear()
+    signals, requeued = FirstSignal(), []
+    monkeypatch.setattr(Job, "_wait", lambda *_: signals.record(signal.SIGUSR1, None))
+    monkeypatch.setattr(commands, "requeue_job", lambda job: not requeued.append(job))
+
+    assert Job(ledger, queue, POLICY, signals).run(1) == CUT_SHORT
+    assert requeued == ["7"]
 
 
 def test_a_run_of_several_nodes_has_ended_once_it_is_saved_though_srun_has_not(
