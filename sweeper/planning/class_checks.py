@@ -61,6 +61,7 @@ class _OurSettings(Settings, extra="allow"):
     distinct: Count = 1
     download: Switch = False
     drawn_from: Count | None = None
+    dropout: Fraction = 0
     feed_forward: Literal["gelu", "swiglu"] = "gelu"
     flip: Switch = False
     head_std: NotNegative | None = None

@@ -39,6 +39,7 @@ ALSO = {
     "lr_rule=saturating": ("lr_rule.noise_scale=512",),
     "lr_rule=surge": ("lr_rule.noise_scale=512",),
     "model=gpt": ("data.num_train_examples=7680",),
+    "model=lstm": ("data.num_train_examples=7680",),
     "model=own": ("model._target_=torch.nn.Flatten",),
     "model=timm": ("model.name=resnet18",),
     "model=torchvision": ("model.name=resnet18",),
