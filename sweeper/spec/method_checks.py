@@ -106,7 +106,7 @@ def check_largest_batch(config: RunConfig, schedule: GrowingBatch) -> None:
     """Refuse a batch that would grow beyond the epoch; ValueError with what was given."""
     size = config.data.num_train_examples
     if not config.batch <= schedule.max_batch <= size:
-        is_given = isinstance(config.schedule, GrowingBatch)
+        is_given = hasattr(config.schedule, "max_batch")
         most = "schedule.max_batch" if is_given else "batch x schedule.factor for each growth"
         msg = (
             f"{most} must be from batch={config.batch} to the epoch's {size} examples; "
