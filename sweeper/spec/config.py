@@ -197,6 +197,11 @@ class Data(Component):
         """Length of a text's sequences [tokens]; None for other data."""
         return self.settings["length"] if self.target == TEXT else None
 
+    @property
+    def masks_tokens(self) -> bool:
+        """Whether masked tokens of a text are predicted."""
+        return self.target == TEXT and bool(self.settings.get("masked"))
+
 
 class Optimizer(Component):
     """The optimizer. Its name is not an argument of the constructor.

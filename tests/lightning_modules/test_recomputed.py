@@ -50,6 +50,11 @@ OURS = {
         "model=gpt", "model.width=16", "model.heads=2", "model.depth=3", "data=text", "data.name=a",
         "data.length=9", "data.num_val_examples=20", "data.num_train_examples=64", "batch=16",
     ],
+    "masked gpt": [
+        "model=gpt", "model.width=16", "model.heads=2", "model.depth=3", "data=text", "data.name=a",
+        "data.length=9", "data.num_val_examples=20", "data.num_train_examples=64", "batch=16",
+        "+data.masked=0.15",
+    ],
     "lstm": [
         "model=lstm", "model.width=16", "model.depth=3", "model.dropout=0.2", "data=text",
         "data.name=a", "data.length=9", "data.num_val_examples=20", "data.num_train_examples=64",

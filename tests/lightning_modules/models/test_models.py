@@ -8,10 +8,11 @@ import torch
 import yaml
 from torch import nn
 
+from lightning_modules.data.text import TextTokens
 from lightning_modules.models.gpt import GPT, _rotate
 from lightning_modules.models.lstm import LSTM
 from lightning_modules.models.small_cnn import SmallCNN
-from lightning_modules.modules.classifier import score
+from lightning_modules.modules.classifier import build_classifier, score
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import Component
 
@@ -257,6 +258,52 @@ def test_a_model_of_texts_comes_with_a_text_and_a_training_of_its_own(grid, name
     assert (config["metric"], config["bn_span"], config["epochs"]) == ("val_loss", 1, 2)
     (plain,) = grid(f"model={name}", "module=classifier")
     assert plain["data"]["_target_"].endswith("Digits")
+
+
+def test_a_masked_loss_is_the_mean_over_the_masked_tokens_of_a_batch_that_see_all_others(tmp_path):
+    (tmp_path / "letters").write_text("abcdefghij" * 50)
+    given = {"length": 20, "vocabulary": 256, "num_train_examples": 16, "num_val_examples": 8}
+    data = TextTokens(name="a", root=str(tmp_path / "letters"), masked=0.2, **given)
+    gpt = Component(_target_="lightning_modules.models.gpt.GPT", width=16, depth=1, heads=2)
+    module = build_classifier(gpt, data, label_smoothing=0.0, zero_init_last_norm=False)
+    inputs, labels = data.train_examples(torch.arange(16))
+
+    step = module.training_step((inputs, labels), 0)
+    parts = [module.training_step((inputs[i : i + 4], labels[i : i + 4]), 0) for i in (0, 4, 8, 12)]
+
+    asked = labels != -100
+    outputs = module.model(inputs)[asked]
+    assert len(outputs) == 64
+    expected = nn.functional.cross_entropy(outputs, labels[asked])
+    torch.testing.assert_close(step["loss"], expected)
+    torch.testing.assert_close(sum(part["loss"] for part in parts) / 4, expected)
+    right = (outputs.argmax(dim=1) == labels[asked]).float().mean()
+    torch.testing.assert_close(step["sums"]["accuracy"] / 16, right)
+    changed = inputs.clone()
+    changed[:, -1] += 1
+    assert not torch.allclose(module.model(changed)[:, 0], module.model(inputs)[:, 0])
+
+
+def test_a_gpt_with_masks_is_the_same_in_parts_and_resumed_and_an_lstm_is_refused(
+    run_words, tmp_path
+):
+    (tmp_path / "letters").write_text("abcdefghij" * 500)
+    words = ["model=gpt", "model.width=16", "model.heads=2", "model.depth=1", "data=text"]
+    words += ["data.name=a", f"data.root={tmp_path / 'letters'}", "data.length=9", "batch=64"]
+    words += ["data.num_val_examples=43", "data.num_train_examples=128", "+data.masked=0.15"]
+    words += ["precision=64-true", "epochs=3"]
+
+    whole, parts = (run_words(*words, f"micro_batch={m}", name=f"{m}") for m in (64, 16))
+    run_words(*words, "micro_batch=16", name="stopped", stop_after=1)
+    resumed = run_words(*words, "micro_batch=16", name="stopped")
+
+    for name in ("train_loss", "val_loss", "train_accuracy"):
+        of = [[row[name] for row in run["curve"]] for run in (whole, parts, resumed)]
+        assert of[1] == of[2]
+        assert of[0] == pytest.approx(of[1], rel=1e-9)
+    lstm = [word for word in words if not word.startswith("model")]
+    with pytest.raises(ValueError, match=r"^data\.masked must be 0 with a model .*, model=LSTM"):
+        run_words("model=lstm", *lstm, name="lstm")
 
 
 def test_a_gpt_learns_a_text_and_its_perplexity_is_that_of_its_loss(run_words, tmp_path):
