@@ -2,28 +2,19 @@
 
 from torch import Tensor, nn
 
-from sweeper.spec.values import Count
-
 
 class LSTM(nn.Module):
     """Layers of torch's own LSTM on embeddings; the state is zero at the start of each sequence.
 
-    `num_classes` is the number of tokens. Dropout acts on what enters a layer and the last dense
-    layer, never on the state: in layers of its own, as torch's LSTM would draw for a whole
-    micro-batch.
+    `num_classes` is the number of tokens. Dropout, of what enters a layer or the last dense one, is
+    in layers of its own: torch's LSTM would draw for a whole micro-batch.
 
     Source:
         Zaremba et al. 2014, arXiv:1409.2329; there the state goes on to the following sequence.
     """
 
     def __init__(
-        self,
-        input_shape: tuple[int],
-        num_classes: int,
-        *,
-        width: Count,
-        depth: Count,
-        dropout: float,
+        self, input_shape: tuple[int], num_classes: int, *, width: int, depth: int, dropout: float
     ) -> None:
         del input_shape
         super().__init__()
@@ -43,5 +34,4 @@ class _Layer(nn.Module):
         self.lstm = nn.LSTM(width, width, batch_first=True)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Shape (n, length, width), in and out."""
         return self.lstm(self.dropout(hidden))[0]

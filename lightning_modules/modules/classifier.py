@@ -161,11 +161,8 @@ def build_classifier(
 ) -> Classifier:
     """Our classifier of the data; images have channels-last format, for speed."""
     shape, num_classes, is_own = data.input_shape, data.num_classes, not is_ours(component.target)
-    sees_all = {"causal": False} if isinstance(data, TextTokens) and data.num_masked else {}
-    if is_own:
-        model = build_model(component, data)
-    else:
-        model = component.build(shape, num_classes, **sees_all)
+    more = {"causal": False} if isinstance(data, TextTokens) and data.num_masked else {}
+    model = build_model(component, data) if is_own else component.build(shape, num_classes, **more)
     if zero_init_last_norm:
         zero_last_norms(model)
     if len(shape) == 3:

@@ -197,11 +197,6 @@ class Data(Component):
         """Length of a text's sequences [tokens]; None for other data."""
         return self.settings["length"] if self.target == TEXT else None
 
-    @property
-    def masks_tokens(self) -> bool:
-        """Whether masked tokens of a text are predicted."""
-        return self.target == TEXT and bool(self.settings.get("masked"))
-
 
 class Optimizer(Component):
     """The optimizer. Its name is not an argument of the constructor.
@@ -495,9 +490,8 @@ class RunConfig(Incidental, Scientific):
             kind = self.optimizer.is_normalised
             return schedule.to_growing_batch(self.batch, length, unit, is_normalised=kind)
         if isinstance(schedule, BatchByRate):
-            return schedule.to_growing_batch(
-                self.batch, length=length, warmup=self._warmup_in(unit), is_in_steps=unit == "steps"
-            )
+            warmup, is_in_steps = self._warmup_in(unit), unit == "steps"
+            return schedule.to_growing_batch(self.batch, length, warmup, is_in_steps=is_in_steps)
         if isinstance(schedule, BatchWarmup):
             is_in_epochs = self.warmup_unit is None
             if is_in_epochs and self.epochs is None:

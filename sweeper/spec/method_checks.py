@@ -199,12 +199,11 @@ def _module_faults(config: RunConfig) -> Iterator[str]:
             "loss_items must be null with module=classifier, whose loss is a mean over examples; "
             f"got loss_items={config.loss_items!r}. Remove it."
         )
-    target = config.model.target if config.model else ""
-    if config.data.masks_tokens and is_ours(target) and not target.endswith(".GPT"):
+    masked = config.data.tokens_per_example and config.data.settings.get("masked")
+    if masked and config.model and config.model.target.endswith(".LSTM"):
         yield (
             "data.masked must be 0 with a model that sees only the tokens before one; got "
-            f"data.masked={config.data.settings['masked']}, model={config.model_name}. Use "
-            "model=gpt, which then sees all, or your own."
+            f"data.masked={masked}, model=lstm. Use model=gpt, which then sees all, or your own."
         )
     is_moved = not config.has_own_module and config.data.tokens_per_example is None
     if config.perturbation.name == "conadv" and not is_moved:

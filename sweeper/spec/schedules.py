@@ -266,28 +266,21 @@ class BatchWarmup(Settings):
 
 
 class BatchByRate(Settings):
-    """Give each step the batch that its rate asks for, at a given number of steps and examples.
+    """Give each step the batch that its rate asks for, with as many steps as the mean batch.
 
-    With ``x`` the part of the steps after the warmup, ``eta`` the rate there, and ``S(x)`` its
-    integral from ``x`` to 1::
-
-        batch(x) = mean_batch * eta(x) / (2 * sqrt(S(0) * S(x)))
-
-    This minimises the noise in a bound on the loss of SGD's last step, ``eta^2 / (batch * S)``
-    summed over steps. The batch is the nearest power of `factor` times the first batch, which is
-    the smallest.
+    With ``x`` the part of the steps after the warmup, ``eta`` the rate and ``S(x)`` its integral
+    from ``x`` to 1, ``batch(x) = mean_batch * eta(x) / (2 * sqrt(S(0) * S(x)))``. Trained with is
+    the nearest power of `factor` times the first batch, which is the smallest.
 
     Attributes:
-        rate: the schedule of the rate; it counts steps after the warmup.
-        cooldown: of `wsd` [fraction of the steps after the warmup].
-        mean_batch: the examples after the warmup over the steps there, before the batch of each is
-            rounded and limited [examples].
+        rate: the schedule of the rate, on the same clock ``x``.
+        cooldown: of `wsd`, on this clock too.
+        mean_batch: before rounding [examples].
         max_batch: the largest batch [examples].
         factor: batches are powers of it, times the first [count].
 
     Source:
-        arXiv:2607.27731, of which only digests were read; derived from the bound of Schaipp et al.
-        2025, arXiv:2501.18965, theorem 3.1, as docs/rules.md says.
+        arXiv:2607.27731, of which only digests were read; derived in docs/rules.md.
     """
 
     name: Literal["batch_by_rate"] = "batch_by_rate"
@@ -309,25 +302,19 @@ class BatchByRate(Settings):
     def unrounded(self) -> list[float]:
         """The batch in the middle of equal parts of the steps, not rounded [examples]."""
         num = _INTEGRATED_PARTS
-        factor = self.decay(Training(epochs=1, warmup_epochs=0, steps_per_epoch=num, peak_lr=1))
-        rates = [factor((part + 0.5) / num) for part in range(num)]
-        ends = list(accumulate(reversed(rates)))[::-1]  # sums from the start of each part on
-        left = [end - rate / 2 for end, rate in zip(ends, rates, strict=True)]
-        scale = self.mean_batch * num / (2 * ends[0] ** 0.5)
+        decay = self.decay(Training(epochs=1, warmup_epochs=0, steps_per_epoch=num, peak_lr=1))
+        rates = [decay((part + 0.5) / num) for part in range(num)]
+        sums = list(accumulate(reversed(rates)))[::-1]  # from the start of each part on
+        scale = self.mean_batch * num / (2 * sums[0] ** 0.5)
+        left = (rest - rate / 2 for rate, rest in zip(rates, sums, strict=True))
         return [scale * rate / rest**0.5 for rate, rest in zip(rates, left, strict=True)]
 
     def to_growing_batch(
-        self, batch: int, *, length: float, warmup: float, is_in_steps: bool
+        self, batch: int, length: float, warmup: float, *, is_in_steps: bool
     ) -> GrowingBatch:
-        """The same as powers of `factor`, from positions in the unit of the training's length.
+        """The same with changes of the batch at positions of the training, in its length's unit.
 
-        ValueError if the mean batch is not between the first and the largest.
-
-        Args:
-            batch: the first [examples].
-            length: of the training, in steps, or in examples or epochs.
-            warmup: its length in the same unit.
-            is_in_steps: whether that unit is steps.
+        ValueError if the mean batch is not from the first to the largest.
         """
         if not batch <= self.mean_batch <= self.max_batch:
             msg = (
@@ -337,28 +324,22 @@ class BatchByRate(Settings):
             )
             raise ValueError(msg)
         found = _Planned.model_construct(
-            name="growing_batch", milestones=(), factor=self.factor, growth="milestones",
-            max_batch=self.max_batch, rate_exponent=None,
-        )  # fmt: skip
+            milestones=(), growth="milestones", max_batch=self.max_batch, factor=self.factor
+        )
         most = found.growths_allowed(batch)
-        powers = [
-            min(most, round(math.log(max(1.0, target / batch), self.factor)))
-            for target in self.unrounded()
-        ]
+        relative = (max(1.0, size / batch) for size in self.unrounded())
+        powers = [min(most, round(math.log(size, self.factor))) for size in relative]
         sizes = [1 if is_in_steps else self.factor**power for power in powers]
-        parts = zip(accumulate(sizes, initial=0), (0, *powers), powers, strict=False)
-        unit = (length - warmup) / sum(sizes)
-        planned = [(warmup + unit * at, power) for at, before, power in parts if power != before]
-        return found.model_copy(update={"planned": tuple(planned)})
+        unit, ends = (length - warmup) / sum(sizes), accumulate(sizes, initial=0)
+        parts = zip(ends, (0, *powers), powers, strict=False)
+        planned = tuple((warmup + unit * at, new) for at, old, new in parts if new != old)
+        return found.model_copy(update={"planned": planned})
 
 
 class _Planned(GrowingBatch):
-    """A batch whose changes are all known, and may be to smaller ones."""
-
     planned: tuple[tuple[float, int], ...] = ()
 
     def changes(self, global_batch: int) -> list[tuple[float, int]]:
-        """The positions at which it changes, and its power of `factor` from each of them on."""
         del global_batch
         return [*self.planned]
 

@@ -302,7 +302,7 @@ def test_a_gpt_with_masks_is_the_same_in_parts_and_resumed_and_an_lstm_is_refuse
         assert of[1] == of[2]
         assert of[0] == pytest.approx(of[1], rel=1e-9)
     lstm = [word for word in words if not word.startswith("model")]
-    with pytest.raises(ValueError, match=r"^data\.masked must be 0 with a model .*, model=LSTM"):
+    with pytest.raises(ValueError, match=r"^data\.masked must be 0 with a model .*, model=lstm"):
         run_words("model=lstm", *lstm, name="lstm")
 
 
