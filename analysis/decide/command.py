@@ -113,9 +113,9 @@ def _defaults(config: Config) -> Config:
     if not is_ours(config.get("module", {}).get("_target_", "sweeper.")):
         return _compose("own")
     model = (config.get("model") or {}).get("_target_")
-    if model != group_settings("model", "gpt")["_target_"]:
+    if model not in [group_settings("model", name)["_target_"] for name in ("gpt", "lstm")]:
         return _compose("classifier")
-    return _compose("language_model") | {"model": {}}  # it is model=gpt that chooses the module
+    return _compose("language_model") | {"model": {}}  # it is the model that chooses the module
 
 
 @cache

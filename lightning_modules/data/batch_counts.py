@@ -64,7 +64,7 @@ def _has_length(part: Any) -> bool:
 
 
 #: The label that PyTorch's losses ignore and Hugging Face's collators pad with.
-_IGNORED = -100
+IGNORED = -100
 
 
 def item_count(loss_items: str) -> Callable[[Any], float]:
@@ -113,7 +113,7 @@ def _count_unpadded(batch: Any, key: str) -> int:
         if is_mask or entries.dtype == torch.bool:
             return int(entries.count_nonzero())
         if not entries.is_floating_point():
-            return int((entries != _IGNORED).sum())
+            return int((entries != IGNORED).sum())
     kind = f"a {type(entries).__name__}"
     if isinstance(entries, Tensor):
         kind = f"{entries.dtype} numbers"

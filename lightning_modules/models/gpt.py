@@ -22,6 +22,7 @@ class _Form:
     feed_forward: Literal["gelu", "swiglu"]
     bias: bool
     qk_norm: bool
+    is_causal: bool
 
     def build_norm(self, width: int) -> nn.Module:
         """A norm over the last dimension."""
@@ -37,6 +38,7 @@ class GPT(nn.Module):
     heads divides the width of embeddings, into an even number for rotary positions. The
     parametrisation is the standard one (not muP). `bias` is that of LayerNorm and the dense layers;
     `qk_norm` normalises queries and keys of each head by RMSNorm; SwiGLU has 8/3 of the width.
+    Unless `causal`, tokens also see those after them, as in BERT.
 
     Raises:
         ValueError: if the number of heads does not divide the width so.
@@ -62,11 +64,17 @@ class GPT(nn.Module):
         feed_forward: Literal["gelu", "swiglu"] = "gelu",
         bias: bool = True,
         qk_norm: bool = False,
+        causal: bool = True,
     ) -> None:
         check_heads(width=width, heads=heads, is_rotary=positions == "rotary")
         super().__init__()
         form = _Form(
-            norm=norm, positions=positions, feed_forward=feed_forward, bias=bias, qk_norm=qk_norm
+            norm=norm,
+            positions=positions,
+            feed_forward=feed_forward,
+            bias=bias,
+            qk_norm=qk_norm,
+            is_causal=causal,
         )
         self.tokens = nn.Embedding(num_classes, width)
         if positions == "learned":
@@ -89,7 +97,7 @@ class GPT(nn.Module):
 
 
 class _Layer(nn.Module):
-    """Attention to what came before, then dense layers, each added to its input."""
+    """Attention, then dense layers, each added to its input."""
 
     def __init__(self, width: int, heads: int, form: _Form) -> None:
         super().__init__()
@@ -109,6 +117,7 @@ class _Attention(nn.Module):
     def __init__(self, width: int, heads: int, form: _Form) -> None:
         super().__init__()
         self.heads, self.is_rotary = heads, form.positions == "rotary"
+        self.is_causal = form.is_causal
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         if form.qk_norm:
@@ -125,7 +134,7 @@ class _Attention(nn.Module):
         if self.is_rotary:
             query, key = _rotate(query), _rotate(key)
         mixed = functional.scaled_dot_product_attention(
-            query.type_as(value), key.type_as(value), value, is_causal=True
+            query.type_as(value), key.type_as(value), value, is_causal=self.is_causal
         )
         return self.out(mixed.transpose(1, 2).reshape(num, length, width))
 

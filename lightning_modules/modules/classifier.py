@@ -126,7 +126,8 @@ def score(
     over all positions is the mean over examples.
 
     Outputs are logits, shape (n, classes) for labels of shape (n,), or (n, length, classes) for
-    sequences, (n, length). Label smoothing is the fraction of the target spread over all classes.
+    sequences, (n, length), where -100 does not count, as often in each. Label smoothing is the
+    fraction of the target spread over all classes.
 
     Raises:
         ValueError: if label smoothing is set for a model with its own loss, or if there is not an
@@ -152,7 +153,7 @@ def score(
         outputs.flatten(0, -2), labels.flatten(), label_smoothing=label_smoothing
     )
     right = (outputs.argmax(dim=-1) == labels).sum()
-    return loss, right if labels.ndim == 1 else right * len(labels) / labels.numel()
+    return loss, right if labels.ndim == 1 else right * len(labels) / (labels >= 0).sum()
 
 
 def build_classifier(
@@ -160,7 +161,8 @@ def build_classifier(
 ) -> Classifier:
     """Our classifier of the data; images have channels-last format, for speed."""
     shape, num_classes, is_own = data.input_shape, data.num_classes, not is_ours(component.target)
-    model = build_model(component, data) if is_own else component.build(shape, num_classes)
+    more = {"causal": False} if isinstance(data, TextTokens) and data.num_masked else {}
+    model = build_model(component, data) if is_own else component.build(shape, num_classes, **more)
     if zero_init_last_norm:
         zero_last_norms(model)
     if len(shape) == 3:

@@ -128,7 +128,8 @@ def main(arguments: Sequence[str]) -> int:
         short: dict[str, Any] = {"warmup": 0}
         if is_short:
             short |= {"epochs": 1, "steps": None, "examples": None}
-        if growing := spec.config.growing:  # with its milestones where they are in the run
+        growing = spec.config.growing  # with its milestones where they are in the run, if any
+        if growing and growing.milestones:
             unit = spec.config.growth_unit
             short |= {"schedule": growing.model_dump(exclude_none=True), "warmup_unit": unit}
         config = spec.config.with_changes(**short, num_nodes=1)

@@ -23,7 +23,7 @@ from sweeper.upstream.hydras import ConfigLoader, answer_hydra
 
 #: Groups whose options are a class and its settings: a user's own class has other settings.
 CLASS_GROUPS = ("module", "data", "model")
-_LANGUAGE_MODEL = "lightning_modules.models.gpt.GPT"
+_LANGUAGE_MODELS = ("lightning_modules.models.gpt.GPT", "lightning_modules.models.lstm.LSTM")
 #: What a project's config may refer to and the run decides, and our key for it.
 _REFERRED = {
     "data.batch_size": "batch",
@@ -95,7 +95,7 @@ def user_choices(loader: ConfigLoader, composed: DictConfig, words: Sequence[str
     }
     own = [group for group, target in targets.items() if target and not is_ours(target)]
     found = [f"{group}=own" for group in own if is_default(group)]
-    if targets.get("model") == _LANGUAGE_MODEL and is_default("module"):
+    if targets.get("model") in _LANGUAGE_MODELS and is_default("module"):
         found.append("module=language_model")
     is_module = "module" not in own and is_default("module")
     if is_module and "model" in own and _is_lightning_module(targets["model"]):

@@ -41,7 +41,7 @@ _Numbers = Annotated[
 _OPTIONAL = {  # not in conf/
     "lightning_modules.data.small_images.SmallImages": ["drawn_from"],
     "lightning_modules.data.large_images.LargeImages": ["augment", "val_fraction"],
-    "lightning_modules.data.text.TextTokens": ["version"],
+    "lightning_modules.data.text.TextTokens": ["masked", "version"],
     "lightning_modules.models.gpt.GPT": ["norm", "positions", "feed_forward", "bias", "qk_norm"],
 }
 
@@ -62,12 +62,14 @@ class _OurSettings(Settings, extra="allow"):
     distinct: Count = 1
     download: Switch = False
     drawn_from: Count | None = None
+    dropout: Fraction = 0
     feed_forward: Literal["gelu", "swiglu"] = "gelu"
     flip: Switch = False
     head_std: NotNegative | None = None
     heads: Count = 1
     hidden: Count = 1
     length: Count = 1
+    masked: Fraction = 0
     mean: _Numbers = (0,)
     noise_scale: Positive = 1
     norm: Literal["layer", "rms"] = "layer"

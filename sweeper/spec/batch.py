@@ -246,7 +246,7 @@ class BatchPlan:
     """How the examples of each epoch are laid out over steps, ranks and micro-batches.
 
     When the batch grows, the accumulation steps grow; micro-batch and ranks stay the same. Within
-    an epoch it grows where a whole number of the larger batches has been trained on, so that each
+    an epoch it changes where a whole number of the larger batches has been trained on, so that each
     step begins at a multiple of its batch.
 
     Attributes:
@@ -255,6 +255,7 @@ class BatchPlan:
         num_train_examples: examples in the data set [examples].
         factor: each growth multiplies the batch by this [count].
         grown: 0-based epochs and steps of them that began with a growth, ascending.
+        powers: of `factor`, that the batch is from each of these on; empty: 1, 2 and so on.
         length: steps of the whole run, if it need not end with an epoch [steps].
         first: the 0-based epoch with which a branch begins; 0 without a parent.
         parent_batch: the batch of the epochs before that, which its parent trained [examples].
@@ -265,6 +266,7 @@ class BatchPlan:
     num_train_examples: int
     factor: int = 1
     grown: tuple[tuple[int, int], ...] = ()
+    powers: tuple[int, ...] = ()
     length: int | None = None
     first: int = 0
     parent_batch: int = 0
@@ -275,8 +277,9 @@ class BatchPlan:
             return BatchSplit(micro_batch=self.parent_batch, accumulation_steps=1, world_size=1)
         if not self.grown:  # called several times per micro-batch
             return self.split
-        times = self.factor ** sum(first <= (epoch, step) for first in self.grown)
-        steps = self.split.accumulation_steps * times
+        begun = sum(first <= (epoch, step) for first in self.grown)
+        power = (0, *self.powers)[begun] if self.powers else begun
+        steps = self.split.accumulation_steps * self.factor**power
         return replace(self.split, accumulation_steps=steps)
 
     def examples_in(self, epoch: int, step: int) -> int:
@@ -403,12 +406,15 @@ class BatchPlan:
             raise ValueError(msg)
         return self.steps_before(epoch) + step
 
-    def with_growth(self, at: Fraction, unit: str) -> "BatchPlan":
-        """The same with a growth, after those before, where it first can be from a position on."""
-        larger = self.split.global_batch * self.factor ** (len(self.grown) + 1)
+    def with_growth(self, at: Fraction, unit: str, power: int) -> "BatchPlan":
+        """The same with another power of `factor` where it first can be from a position on."""
+        powers = (*self.powers, power)
+        batch = self.split.global_batch * self.factor**power
+        larger = self.split.global_batch * self.factor ** max((0, *powers)[-2:])
         before = [(epoch, self.examples_in(epoch, step)) for epoch, step in self.grown]
         epoch, examples = max(self._find_place(at, unit), *before[-1:], (0, 0))
         examples = -(-examples // larger) * larger
-        if examples and examples + larger > self.num_train_examples:
+        if examples and examples + batch > self.num_train_examples:
             epoch, examples = epoch + 1, 0
-        return replace(self, grown=(*self.grown, (epoch, self.steps_in(epoch, examples))))
+        first = (epoch, self.steps_in(epoch, examples))
+        return replace(self, grown=(*self.grown, first), powers=powers)

@@ -9,7 +9,15 @@ from pydantic import BeforeValidator, Field
 from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
-from sweeper.spec.schedules import BatchWarmup, GrowingBatch, Schedule, Seesaw, part_of
+from sweeper.spec.schedule import warmup_length
+from sweeper.spec.schedules import (
+    BatchByRate,
+    BatchWarmup,
+    GrowingBatch,
+    Schedule,
+    Seesaw,
+    part_of,
+)
 from sweeper.spec.sentences import find_unstorable, read_model
 from sweeper.spec.text_lengths import TEXT, to_examples
 from sweeper.spec.trainer_settings import TrainerSettings
@@ -505,6 +513,9 @@ class RunConfig(Incidental, Scientific):
         if isinstance(schedule, Seesaw):
             kind = self.optimizer.is_normalised
             return schedule.to_growing_batch(self.batch, length, unit, is_normalised=kind)
+        if isinstance(schedule, BatchByRate):
+            warmup, is_in_steps = self._warmup_in(unit), unit == "steps"
+            return schedule.to_growing_batch(self.batch, length, warmup, is_in_steps=is_in_steps)
         if isinstance(schedule, BatchWarmup):
             is_in_epochs = self.warmup_unit is None
             if is_in_epochs and self.epochs is None:
@@ -522,8 +533,15 @@ class RunConfig(Incidental, Scientific):
     @property
     def growth_unit(self) -> str:
         """The unit of the milestones of `growing`: epochs, steps or examples."""
-        is_part = isinstance(self.schedule, Seesaw)
+        is_part = isinstance(self.schedule, Seesaw | BatchByRate)
         return next(iter(self.lengths)) if is_part else self.milestone_unit
+
+    def _warmup_in(self, unit: str) -> float:
+        """Length of the warmup [epochs, steps of the first batch, or examples]."""
+        ratio = self.batch / self.base_batch
+        own = self.to_length(warmup_length(self.lr_rule, warmup=self.warmup, batch_ratio=ratio))
+        size = {"epochs": self.data.num_train_examples, "steps": self.batch, "examples": 1}
+        return own if unit == self.milestone_unit else own * size[self.milestone_unit] / size[unit]
 
     @property
     def milestone_unit(self) -> str:

@@ -159,7 +159,7 @@ def check_largest_batch(config: RunConfig, schedule: GrowingBatch) -> None:
     """Refuse a batch that would grow beyond the epoch; ValueError with what was given."""
     size = config.data.num_train_examples
     if not config.batch <= schedule.max_batch <= size:
-        is_given = isinstance(config.schedule, GrowingBatch)
+        is_given = hasattr(config.schedule, "max_batch")
         most = "schedule.max_batch" if is_given else "batch x schedule.factor for each growth"
         msg = (
             f"{most} must be from batch={config.batch} to the epoch's {size} examples; "
@@ -256,6 +256,12 @@ def _module_faults(config: RunConfig) -> Iterator[str]:
         yield (
             "batch_unit=tokens needs a module without BatchNorm, whose spans are examples; got "
             f"bn_span={config.bn_span}. Give batches in examples."
+        )
+    masked = config.data.tokens_per_example and config.data.settings.get("masked")
+    if masked and config.model and config.model.target.endswith(".LSTM"):
+        yield (
+            "data.masked must be 0 with a model that sees only the tokens before one; got "
+            f"data.masked={masked}, model=lstm. Use model=gpt, which then sees all, or your own."
         )
     is_moved = not config.has_own_module and config.data.tokens_per_example is None
     if config.perturbation.name == "conadv" and not is_moved:

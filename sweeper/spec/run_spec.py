@@ -34,6 +34,7 @@ from sweeper.spec.scaled_settings import map_settings, scaled_settings
 from sweeper.spec.schedule import LRSchedule, warmup_climb, warmup_length
 from sweeper.spec.schedules import (
     WSD,
+    BatchByRate,
     GrowingBatch,
     OwnSchedule,
     PeriodicDecay,
@@ -362,8 +363,13 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         grown=tuple(plan.position(plan.steps_before(epoch) + step) for epoch, step in plan.grown),
     )
     is_unknown = noted_lr is not None and isinstance(config.schedule, OwnSchedule)
-    schedule = config.growing or config.schedule
-    if isinstance(schedule, PeriodicDecay):
+    schedule, decay_steps = config.growing or config.schedule, 0.0
+    warmup_steps = _in_steps(warmup, config, steps)
+    if isinstance(config.schedule, BatchByRate):
+        decay_steps = (plan.length or plan.steps_before(math.ceil(trained))) - warmup_steps
+        schedule = config.schedule
+        training = replace(training, epochs=1, warmup_epochs=0, steps_per_epoch=decay_steps)
+    elif isinstance(schedule, PeriodicDecay):
         at = tuple(_in_epochs(milestone, config, plan) for milestone in schedule.milestones)
         schedule = schedule.model_copy(update={"milestones": at})
     elif isinstance(schedule, GrowingBatch) and schedule.growth == "milestones":
@@ -375,10 +381,11 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         start_lr=start_lr,
         shape=shape,
         peak_lr=peak,
-        warmup_epochs=training.warmup_epochs,
-        warmup_steps=_in_steps(warmup, config, steps),
+        warmup_epochs=_in_epochs(warmup, config, plan),
+        warmup_steps=warmup_steps,
         steps_per_epoch=steps,
         decay=decay,
+        decay_steps=decay_steps,
         batch_plan=plan if plan.grown or plan.first else None,
     )
 
@@ -461,8 +468,8 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
     if growing:
         check_largest_batch(config, growing)
     if growing and growing.growth == "milestones":
-        for milestone in growing.milestones[: growing.growths_allowed(config.batch)]:
-            plan = plan.with_growth(Fraction(str(milestone)), config.growth_unit)
+        for milestone, power in growing.changes(config.batch):
+            plan = plan.with_growth(Fraction(str(milestone)), config.growth_unit, power)
     length = config.steps
     if config.examples:
         grows = bool(plan.grown)

@@ -99,7 +99,8 @@ class LRSchedule:
         lr(s) = (start_lr + (peak_lr - start_lr) * shape(s, S)) * decay(s / steps_per_epoch)
 
     where the shape is 1 from ``S`` on. ``S`` need not be whole: nothing is rounded. The decay's
-    clock includes the warmup, so milestones are epochs since the start of training.
+    clock includes the warmup, so milestones are epochs since the start of training. With
+    `decay_steps`, it is ``decay((s - S) / decay_steps)``.
 
     Attributes:
         start_lr: learning rate of the first step when there is a warmup [dimensionless].
@@ -109,6 +110,7 @@ class LRSchedule:
         steps_per_epoch: optimizer steps per epoch [steps].
         decay: factor on the learning rate by position in training [epochs -> dimensionless].
         shape: the climb of the warmup.
+        decay_steps: those after the warmup, if the decay counts them as 1; else 0 [steps].
         batch_plan: position of each step if the steps per epoch change; None if they do not.
 
     Source:
@@ -124,11 +126,15 @@ class LRSchedule:
     steps_per_epoch: float
     decay: Decay
     shape: Shape = gradual
+    decay_steps: float = 0
     batch_plan: BatchPlan | None = None
 
     def lr(self, step: int) -> float:
         """Learning rate of the 0-based optimizer step."""
-        return self._warmup(max(0, step - self._first_step)) * self.decay(self.position(step))
+        at = self.position(step)
+        if self.decay_steps:
+            at = max(0.0, step - self.warmup_steps) / self.decay_steps
+        return self._warmup(max(0, step - self._first_step)) * self.decay(at)
 
     @property
     def _first_step(self) -> int:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from numbers import Real
 from typing import Annotated, Literal
 
@@ -28,11 +29,13 @@ from sweeper.spec.values import (
 )
 
 #: How rows name the schedules by which a batch grows.
-GROWING = ("batch_warmup", "growing_batch", "seesaw")
+GROWING = ("batch_by_rate", "batch_warmup", "growing_batch", "seesaw")
 #: An end of an epoch may be written with as many digits in `schedule.at` [epochs].
 _WHOLE = 1e-3
 #: Equal parts of the training at whose ends the factor is checked.
 _CHECKED_PARTS = 8
+#: Equal parts of the steps in which `BatchByRate` integrates the rate and changes the batch.
+_INTEGRATED_PARTS = 1000
 #: The factor at a position in training [epochs -> dimensionless].
 Decay = Callable[[float], float]
 
@@ -129,6 +132,11 @@ class GrowingBatch(Settings):
         while global_batch * self.factor ** (allowed + 1) <= self.max_batch:
             allowed += 1
         return allowed
+
+    def changes(self, global_batch: int) -> list[tuple[float, int]]:
+        """The milestones at which it changes, and its power of `factor` from each of them on."""
+        allowed = self.milestones[: self.growths_allowed(global_batch)]
+        return [(milestone, power) for power, milestone in enumerate(allowed, 1)]
 
     def decay(self, training: Training) -> Decay:
         """The factor at each position of a training."""
@@ -257,6 +265,85 @@ class BatchWarmup(Settings):
         )
 
 
+class BatchByRate(Settings):
+    """Give each step the batch that its rate asks for, with as many steps as the mean batch.
+
+    With ``x`` the part of the steps after the warmup, ``eta`` the rate and ``S(x)`` its integral
+    from ``x`` to 1, ``batch(x) = mean_batch * eta(x) / (2 * sqrt(S(0) * S(x)))``. Trained with is
+    the nearest power of `factor` times the first batch, which is the smallest.
+
+    Attributes:
+        rate: the schedule of the rate, on the same clock ``x``.
+        cooldown: of `wsd`, on this clock too.
+        mean_batch: before rounding [examples].
+        max_batch: the largest batch [examples].
+        factor: batches are powers of it, times the first [count].
+
+    Source:
+        arXiv:2607.27731, of which only digests were read; derived in docs/rules.md.
+    """
+
+    name: Literal["batch_by_rate"] = "batch_by_rate"
+    rate: Literal["constant", "cosine", "linear_decay", "wsd"]
+    cooldown: Annotated[float, Field(gt=0, le=1), Rule("a number above 0, at most 1")]
+    mean_batch: InStep
+    max_batch: InStep
+    factor: Factor
+
+    def decay(self, training: Training) -> Decay:
+        """The factor at each position of a training."""
+        return {
+            "constant": Constant(),
+            "cosine": Cosine(end_lr=0, clock="start"),
+            "linear_decay": Polynomial(power=1, end_lr=0, clock="start", extra_steps=0),
+            "wsd": WSD(cooldown=self.cooldown),
+        }[self.rate].decay(training)
+
+    def unrounded(self) -> list[float]:
+        """The batch in the middle of equal parts of the steps, not rounded [examples]."""
+        num = _INTEGRATED_PARTS
+        decay = self.decay(Training(epochs=1, warmup_epochs=0, steps_per_epoch=num, peak_lr=1))
+        rates = [decay((part + 0.5) / num) for part in range(num)]
+        sums = list(accumulate(reversed(rates)))[::-1]  # from the start of each part on
+        scale = self.mean_batch * num / (2 * sums[0] ** 0.5)
+        left = (rest - rate / 2 for rate, rest in zip(rates, sums, strict=True))
+        return [scale * rate / rest**0.5 for rate, rest in zip(rates, left, strict=True)]
+
+    def to_growing_batch(
+        self, batch: int, length: float, warmup: float, *, is_in_steps: bool
+    ) -> GrowingBatch:
+        """The same with changes of the batch at positions of the training, in its length's unit.
+
+        ValueError if the mean batch is not from the first to the largest.
+        """
+        if not batch <= self.mean_batch <= self.max_batch:
+            msg = (
+                "schedule.mean_batch must be from batch, the smallest, to schedule.max_batch; got "
+                f"schedule.mean_batch={self.mean_batch}, {batch=}, schedule.max_batch="
+                f"{self.max_batch}. Change one."
+            )
+            raise ValueError(msg)
+        found = _Planned.model_construct(
+            milestones=(), growth="milestones", max_batch=self.max_batch, factor=self.factor
+        )
+        most = found.growths_allowed(batch)
+        relative = (max(1.0, size / batch) for size in self.unrounded())
+        powers = [min(most, round(math.log(size, self.factor))) for size in relative]
+        sizes = [1 if is_in_steps else self.factor**power for power in powers]
+        unit, ends = (length - warmup) / sum(sizes), accumulate(sizes, initial=0)
+        parts = zip(ends, (0, *powers), powers, strict=False)
+        planned = tuple((warmup + unit * at, new) for at, old, new in parts if new != old)
+        return found.model_copy(update={"planned": planned})
+
+
+class _Planned(GrowingBatch):
+    planned: tuple[tuple[float, int], ...] = ()
+
+    def changes(self, global_batch: int) -> list[tuple[float, int]]:
+        del global_batch
+        return [*self.planned]
+
+
 class WSD(Settings):
     """Warm up, stay, cool down: ``1 - sqrt(progress)`` over the last part of the training.
 
@@ -376,9 +463,17 @@ class OwnSchedule(Own):
 
 
 #: The schedules by which a batch grows.
-Growing = BatchWarmup | GrowingBatch | Seesaw
+Growing = BatchByRate | BatchWarmup | GrowingBatch | Seesaw
 _NamedSchedule = Annotated[
-    BatchWarmup | Constant | Cosine | GrowingBatch | PeriodicDecay | Polynomial | Seesaw | WSD,
+    BatchByRate
+    | BatchWarmup
+    | Constant
+    | Cosine
+    | GrowingBatch
+    | PeriodicDecay
+    | Polynomial
+    | Seesaw
+    | WSD,
     Field(discriminator="name"),
 ]
 Schedule = Annotated[

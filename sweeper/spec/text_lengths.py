@@ -11,7 +11,7 @@ TEXT = "lightning_modules.data.text.TextTokens"
 
 
 #: What `batch_unit` counts where the words of a command give it; in files all are in examples.
-_WHOLE = ("batch", "base_batch", "schedule.max_batch")
+_WHOLE = ("batch", "base_batch", "schedule.max_batch", "schedule.mean_batch")
 _ANY = ("schedule.critical_batch", "lr_rule.noise_scale")
 
 

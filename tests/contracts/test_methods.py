@@ -58,6 +58,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "perturbation=conadv": (),
     "perturbation=none": (),
     "perturbation=sam": ("perturbation.gradient_span=24",),
+    "schedule=batch_by_rate": ("schedule.mean_batch=192", "schedule.max_batch=384"),
     "schedule=batch_warmup": ("schedule.positions=[1]", "schedule.critical_batch=[192]"),
     "schedule=constant": (),
     "schedule=cosine": (),

@@ -50,6 +50,16 @@ OURS = {
         "model=gpt", "model.width=16", "model.heads=2", "model.depth=3", "data=text", "data.name=a",
         "data.length=9", "data.num_val_examples=20", "data.num_train_examples=64", "batch=16",
     ],
+    "masked gpt": [
+        "model=gpt", "model.width=16", "model.heads=2", "model.depth=3", "data=text", "data.name=a",
+        "data.length=9", "data.num_val_examples=20", "data.num_train_examples=64", "batch=16",
+        "+data.masked=0.15",
+    ],
+    "lstm": [
+        "model=lstm", "model.width=16", "model.depth=3", "model.dropout=0.2", "data=text",
+        "data.name=a", "data.length=9", "data.num_val_examples=20", "data.num_train_examples=64",
+        "batch=16",
+    ],
     "resnet8": [
         "model=resnet8", "batch=96", "bn_span=12", "data.num_train_examples=192", "warmup=0",
         "schedule=constant",
@@ -62,7 +72,7 @@ OURS = {
 def test_our_models_with_recomputed_blocks_are_the_same_bits(grid, tmp_path, name, layout):
     """Of ghost BatchNorm's running statistics too."""
     (tmp_path / "letters").write_text("abcdefghij" * 100)
-    root = [f"data.root={tmp_path / 'letters'}"] * (name == "gpt")
+    root = [f"data.root={tmp_path / 'letters'}"] * (name != "resnet8")
     short = ["precision=64-true", "epochs=2", "base_lr=0.01", "micro_batch=8", *root]
     (config,) = grid(*OURS[name], *short, *["micro_batch=24"] * (name == "resnet8"))
 

@@ -38,6 +38,10 @@ BATCH_WARMUP = (
     "schedule=batch_warmup", "schedule.positions=[1,2]", "schedule.critical_batch=[512,1024]",
     "batch=256", "epochs=4",
 )  # fmt: skip
+BY_RATE = (
+    "schedule=batch_by_rate", "schedule.mean_batch=512", "schedule.max_batch=1024", "batch=128",
+    "warmup=0.5", "epochs=4",
+)  # fmt: skip
 SEESAW = ("schedule=seesaw", "schedule.rate_exponent=-0.5", "batch=256", "epochs=4")
 
 
@@ -108,6 +112,7 @@ def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(ru
         (*GROWING, "schedule.growth=measured"),
         SEESAW,
         BATCH_WARMUP,
+        BY_RATE,
         ("schedule=wsd", "schedule.cooldown=0.5", "batch=256", "epochs=3"),
         (*GROWING, "optimizer=vr_sgd", "optimizer.gradient_span=64"),
         (*GROWING, "data.num_train_examples=2560"),  # 40 micro-batches, then 32 in an epoch
@@ -117,6 +122,7 @@ def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(ru
         "measured growth",
         "seesaw",
         "batch warmup",
+        "batch by rate",
         "wsd",
         "planned growth, with parts looked at",
         "shorter epochs",
@@ -137,7 +143,9 @@ def test_what_was_decided_survives_a_resume(run_words, words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [ADASCALE, (*GROWING, "schedule.growth=measured"), SEESAW])
+@pytest.mark.parametrize(
+    "words", [ADASCALE, (*GROWING, "schedule.growth=measured"), SEESAW, BY_RATE]
+)
 def test_one_rank_and_two_decide_alike(sweep_here, tmp_path, words):
     curves = []
     for devices in (1, 2):

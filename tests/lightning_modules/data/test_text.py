@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lightning_modules.data.image_files import fill_counts
-from lightning_modules.data.text import TextTokens
+from lightning_modules.data.text import TextTokens, mask_tokens
 from lightning_modules.data.tokens import embedded_version, load_tokens
 
 
@@ -39,6 +39,43 @@ def test_validation_is_the_end_of_the_text_also_where_a_part_is_trained_on(lette
 
     assert as_text(inputs) == [b"mnop", b"qrst"]
     assert as_text(labels) == [b"nopq", b"rstu"]
+
+
+def test_as_many_tokens_are_masked_in_each_sequence_four_fifths_by_the_mask():
+    """BERT's: of 15 % of 100 tokens 80 % the mask, 10 % any token, 10 % as they were."""
+    tokens = torch.randint(256, (4000, 100), generator=torch.Generator().manual_seed(0))
+    draws = np.random.default_rng(0).random((4000, 200))
+
+    inputs, labels = mask_tokens(tokens, draws, num=15, mask=256)
+
+    asked = labels != -100
+    assert set(asked.sum(dim=1).tolist()) == {15}
+    assert torch.equal(labels[asked], tokens[asked])
+    assert torch.equal(inputs[~asked], tokens[~asked])
+    is_mask, is_same = inputs[asked] == 256, inputs[asked] == labels[asked]
+    # 60,000 of them: a standard error of 0.0016
+    assert is_mask.float().mean() == pytest.approx(0.8, abs=0.007)
+    assert is_same.float().mean() == pytest.approx(0.1 + 0.1 / 256, abs=0.005)
+    others = inputs[asked][~is_mask & ~is_same]
+    assert others.float().mean() == pytest.approx(127.5, abs=4)
+    assert asked.float().mean(dim=0).std() < 0.01  # anywhere in the sequence
+
+
+def test_a_mask_is_a_function_of_seed_epoch_and_sequence_and_fixed_in_validation(letters):
+    data = opened(letters, masked=0.5)
+
+    def read(seed, epoch, *examples):
+        data.set_epoch(seed, epoch)
+        return torch.stack(data.train_examples(torch.tensor(examples)))
+
+    together, validation = read(0, 1, 2, 0, 1), data.val_examples(0, 2)
+    assert data.num_classes == 257
+    assert torch.equal(read(0, 1, 0), together[:, 1:2])
+    assert not torch.equal(read(0, 2, 2, 0, 1), together)
+    assert not torch.equal(read(1, 1, 2, 0, 1), together)
+    for before, after in zip(validation, data.val_examples(0, 2), strict=True):
+        assert torch.equal(before, after)
+    assert (validation[1] != -100).sum(dim=1).tolist() == [2, 2]
 
 
 def test_a_wrong_number_of_sequences_is_answered_with_the_right_one(letters):

@@ -8,9 +8,11 @@ import torch
 import yaml
 from torch import nn
 
+from lightning_modules.data.text import TextTokens
 from lightning_modules.models.gpt import GPT, _rotate
+from lightning_modules.models.lstm import LSTM
 from lightning_modules.models.small_cnn import SmallCNN
-from lightning_modules.modules.classifier import score
+from lightning_modules.modules.classifier import build_classifier, score
 from sweeper import CONFIG_FOLDER
 from sweeper.spec.config import Component
 
@@ -215,14 +217,93 @@ def test_a_gpt_of_today_sees_no_later_byte_and_learns():
     assert not torch.allclose(before[:, 9:], after[:, 9:])
 
 
-def test_a_gpt_comes_with_a_text_and_a_training_of_its_own(grid):
-    (config,) = grid("model=gpt", "epochs=2")
+def test_an_lstm_is_torchs_of_several_layers_between_embeddings_and_a_dense_layer():
+    """Torch's own LSTM of two layers with the same weights, which knows no layer of ours."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        ours = LSTM((9,), 50, width=8, depth=2, dropout=0.5).double().eval()
+        theirs = nn.LSTM(8, 8, num_layers=2, batch_first=True).double()
+    for depth, layer in enumerate(ours.layers):
+        for name, weight in layer.lstm.named_parameters():
+            getattr(theirs, name.replace("l0", f"l{depth}")).data.copy_(weight)
+    symbols = torch.randint(50, (3, 9), generator=torch.Generator().manual_seed(0))
+
+    expected, _ = theirs(ours.tokens(symbols))
+
+    torch.testing.assert_close(ours(symbols), ours.out[1](expected))
+    assert num_parameters(model("lstm", (9,), 256)) == 2 * 256 * 128 + 256 + 4 * 128 * 258 * 2
+
+
+def test_an_lstm_with_dropout_is_the_same_in_parts_and_resumed(run_words, tmp_path):
+    (tmp_path / "letters").write_text("abcdefghij" * 500)
+    words = ["model=lstm", "model.width=16", "model.dropout=0.3", "data=text", "data.name=a"]
+    words += [f"data.root={tmp_path / 'letters'}", "data.length=9", "data.num_val_examples=43"]
+    words += ["data.num_train_examples=128", "batch=64", "epochs=3", "precision=64-true"]
+
+    whole, parts = (run_words(*words, f"micro_batch={m}", name=f"{m}") for m in (64, 16))
+    run_words(*words, "micro_batch=16", name="stopped", stop_after=1)
+    resumed = run_words(*words, "micro_batch=16", name="stopped")
+
+    losses = [[row["val_loss"] for row in run["curve"]] for run in (whole, parts, resumed)]
+    assert losses[1] == losses[2]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt", "lstm"])
+def test_a_model_of_texts_comes_with_a_text_and_a_training_of_its_own(grid, name):
+    (config,) = grid(f"model={name}", "epochs=2")
 
     assert config["data"]["name"] == "python_source"
     assert config["optimizer"]["name"] == "adamw"
     assert (config["metric"], config["bn_span"], config["epochs"]) == ("val_loss", 1, 2)
-    (plain,) = grid("model=gpt", "module=classifier")
+    (plain,) = grid(f"model={name}", "module=classifier")
     assert plain["data"]["_target_"].endswith("Digits")
+
+
+def test_a_masked_loss_is_the_mean_over_the_masked_tokens_of_a_batch_that_see_all_others(tmp_path):
+    (tmp_path / "letters").write_text("abcdefghij" * 50)
+    given = {"length": 20, "vocabulary": 256, "num_train_examples": 16, "num_val_examples": 8}
+    data = TextTokens(name="a", root=str(tmp_path / "letters"), masked=0.2, **given)
+    gpt = Component(_target_="lightning_modules.models.gpt.GPT", width=16, depth=1, heads=2)
+    module = build_classifier(gpt, data, label_smoothing=0.0, zero_init_last_norm=False)
+    inputs, labels = data.train_examples(torch.arange(16))
+
+    step = module.training_step((inputs, labels), 0)
+    parts = [module.training_step((inputs[i : i + 4], labels[i : i + 4]), 0) for i in (0, 4, 8, 12)]
+
+    asked = labels != -100
+    outputs = module.model(inputs)[asked]
+    assert len(outputs) == 64
+    expected = nn.functional.cross_entropy(outputs, labels[asked])
+    torch.testing.assert_close(step["loss"], expected)
+    torch.testing.assert_close(sum(part["loss"] for part in parts) / 4, expected)
+    right = (outputs.argmax(dim=1) == labels[asked]).float().mean()
+    torch.testing.assert_close(step["sums"]["accuracy"] / 16, right)
+    changed = inputs.clone()
+    changed[:, -1] += 1
+    assert not torch.allclose(module.model(changed)[:, 0], module.model(inputs)[:, 0])
+
+
+def test_a_gpt_with_masks_is_the_same_in_parts_and_resumed_and_an_lstm_is_refused(
+    run_words, tmp_path
+):
+    (tmp_path / "letters").write_text("abcdefghij" * 500)
+    words = ["model=gpt", "model.width=16", "model.heads=2", "model.depth=1", "data=text"]
+    words += ["data.name=a", f"data.root={tmp_path / 'letters'}", "data.length=9", "batch=64"]
+    words += ["data.num_val_examples=43", "data.num_train_examples=128", "+data.masked=0.15"]
+    words += ["precision=64-true", "epochs=3"]
+
+    whole, parts = (run_words(*words, f"micro_batch={m}", name=f"{m}") for m in (64, 16))
+    run_words(*words, "micro_batch=16", name="stopped", stop_after=1)
+    resumed = run_words(*words, "micro_batch=16", name="stopped")
+
+    for name in ("train_loss", "val_loss", "train_accuracy"):
+        of = [[row[name] for row in run["curve"]] for run in (whole, parts, resumed)]
+        assert of[1] == of[2]
+        assert of[0] == pytest.approx(of[1], rel=1e-9)
+    lstm = [word for word in words if not word.startswith("model")]
+    with pytest.raises(ValueError, match=r"^data\.masked must be 0 with a model .*, model=lstm"):
+        run_words("model=lstm", *lstm, name="lstm")
 
 
 def test_a_gpt_learns_a_text_and_its_perplexity_is_that_of_its_loss(run_words, tmp_path):

@@ -1,8 +1,11 @@
 """Growing the batch instead of decaying the rate, against the arithmetic of Smith et al."""
 
+from math import cos, pi, sin, sqrt
+
 import pytest
 
 from sweeper.spec.run_spec import run_spec, with_growths
+from sweeper.spec.schedules import BatchByRate
 
 # Goyal's schedule on 64,000 examples from a batch of 64: 1,000 steps an epoch.
 SMITH = (
@@ -266,3 +269,75 @@ def test_gradients_may_be_delayed_where_the_growth_is_planned(planned):
     assert planned(*words).config.gradient_delay == 2
     with pytest.raises(ValueError, match=r"got gradient_delay=2, schedule\.growth=measured"):
         planned(*words, "schedule.growth=measured", "noise_span=32", "bn_span=32")
+
+
+#: By schedule of the rate and part of the steps, the batch over the mean: by hand, with the rate's
+#: integrals in closed form, 1 - x; (1 - x)^2 / 2; (1 - x - sin(pi x) / pi) / 2; and, with a fifth
+#: of cooldown of which the part p is over, 0.2 (1/3 - p + 2/3 p^1.5).
+BY_RATE = {
+    "constant": {0.0005: 0.5, 0.7495: 1, 0.9375: 2},
+    "linear_decay": {0.0005: 1, 0.5005: 1, 0.9005: 1},
+    "cosine": {
+        x: (1 + cos(pi * x)) / 2 / (2 * sqrt(0.5 * (1 - x - sin(pi * x) / pi) / 2))
+        for x in (0.0005, 0.5005, 0.9005)
+    },
+    "wsd": {
+        0.0005: 1 / (2 * 13 / 15),
+        0.8005: (1 - 0.05) / (2 * sqrt(13 / 15 * 0.2 * (1 / 3 - 0.0025 + 2 / 3 * 0.0025**1.5))),
+        0.8505: 0.25 / sqrt(13 / 15 / 30),
+    },
+}
+
+
+@pytest.mark.parametrize("rate", BY_RATE)
+def test_the_batch_of_each_step_is_what_its_rate_asks_for(rate):
+    given = {"rate": rate, "cooldown": 0.2, "mean_batch": 1000, "max_batch": 10**6, "factor": 2}
+    found = BatchByRate(name="batch_by_rate", **given).unrounded()
+
+    batches = {part: found[int(part * 1000)] / 1000 for part in BY_RATE[rate]}
+    assert batches == pytest.approx(BY_RATE[rate], rel=5e-3)
+    assert sum(found) / 1000 == pytest.approx(1000, rel=0.01)  # the examples that there are
+
+
+OF_RATE = ("schedule=batch_by_rate", "schedule.mean_batch=128", "schedule.max_batch=512")
+
+
+@pytest.mark.parametrize("length", [("epochs=1",), ("epochs=null", "examples=64000")])
+def test_with_a_constant_rate_the_batch_doubles_each_time_an_eighth_of_the_rest_is_left(
+    planned, length
+):
+    """64 / sqrt(1 - x), by powers of two: from 1/2, 7/8 and 31/32 of the steps on.
+
+    After 17,067, 42,667 and 55,467 examples, each time at the next multiple of the larger batch.
+    """
+    spec = planned(*OF_RATE, "schedule.rate=constant", "warmup=0", *length, milestones=False)
+
+    assert list_batches(spec) == [(0, 64), ((0, 268), 128), ((0, 468), 256), ((0, 519), 512)]
+    assert (spec.total_steps, spec.batch_plan.examples_before(1)) == (535, 64_000)
+    assert {spec.schedule.lr(step) for step in (0, 500, 534)} == {spec.schedule.peak_lr}
+
+
+def test_the_batch_may_shrink_and_the_rate_counts_steps(planned):
+    """In the warmup of 100 steps the batch is the first; a cosine falls to a half half way."""
+    words = ("schedule.rate=cosine", "epochs=1", "warmup=0.1", "warmup_start=zero")
+
+    spec = planned(*OF_RATE, *words, milestones=False)
+
+    assert [size for _, size in list_batches(spec)] == [64, 128, 64]
+    assert list_batches(spec)[1][0] == (0, 100)
+    half_way = 100 + (spec.total_steps - 100) / 2
+    rates = [spec.schedule.lr(int(at)) / spec.schedule.peak_lr for at in (50, 100, half_way)]
+    assert rates == pytest.approx([0.5, 1, 0.5], abs=0.003)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["schedule.mean_batch=32"], r"^schedule\.mean_batch must be from batch, the smallest, to"),
+        (["schedule.max_batch=64001"], r"^schedule\.max_batch must be from batch=64 to the epoch"),
+        (["lr_rule=adascale", "base_batch=32"], r"growing batch needs a learning rate that does n"),
+    ],
+)
+def test_a_batch_that_the_rate_cannot_give_is_refused(planned, words, message):
+    with pytest.raises(ValueError, match=message):
+        planned(*OF_RATE, *words, "epochs=1", "warmup=0", milestones=False)
