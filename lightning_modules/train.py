@@ -294,7 +294,7 @@ def _build_callbacks(
         FollowPlan(plan, position),
         items,  # before anything reads a loss
         perturb,  # runs a pass over the micro-batch, so its position must be known
-        local or ordered or build_exchange(config.comm_hook),
+        local or ordered or build_exchange(config.comm_hook, devices=config.devices),
         metrics,  # as measured by SAM
         noise,  # of the gradients before they are weighted
         Divergence(  # before anything uses the gradient or the loss

@@ -41,7 +41,7 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
     comm_hook: dict[str, Any] = dict(config.resolved["comm_hook"])
     if "num_workers" in config.data.settings:
         data["num_workers"] = 0
-    if comm_hook["name"] == "hierarchical":
+    if comm_hook["name"] in ("hierarchical", "hybrid"):
         comm_hook = {"name": "all_reduce", "nccl_algo": None}
     for key, value in {"start_step": 2, "start_epoch": 1, "workers": 1}.items():
         if key in comm_hook:  # on a single rank, without the steps of plain all-reduce at the start

@@ -64,10 +64,19 @@ class Float16(Settings):
 
 
 class Hierarchical(Settings):
-    """Sums within nodes of `ranks_per_node` ranks, all-reduced between nodes."""
+    """Sums within nodes of `ranks_per_node` ranks, None for `devices`, all-reduced between nodes."""
 
     name: Literal["hierarchical"]
-    ranks_per_node: InStep
+    ranks_per_node: InStep | None
+    nccl_algo: NcclAlgo | None
+
+
+class Hybrid(Settings):
+    """Hierarchical for buckets of gradients up to `threshold_mib`, an all-reduce for larger ones."""
+
+    name: Literal["hybrid"]
+    ranks_per_node: InStep | None
+    threshold_mib: Positive
     nccl_algo: NcclAlgo | None
 
 
@@ -89,7 +98,7 @@ class PowerSGD(Settings):
 
 
 CommHook = Annotated[
-    AllReduce | BFloat16 | Float16 | Hierarchical | PostLocalSGD | PowerSGD,
+    AllReduce | BFloat16 | Float16 | Hierarchical | Hybrid | PostLocalSGD | PowerSGD,
     Field(discriminator="name"),
 ]
 

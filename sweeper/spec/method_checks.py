@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from sweeper.spec.batch import BatchPlan, split_global_batch
-from sweeper.spec.config import Hierarchical, PostLocalSGD, RunConfig, is_ours
+from sweeper.spec.config import PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.exclusions import check_exclusions
 from sweeper.spec.schedule import LRSchedule
 from sweeper.spec.schedules import GrowingBatch
@@ -124,15 +124,12 @@ def _hook_faults(config: RunConfig) -> Iterator[str]:
             "comm_hook.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
             f"ring; got comm_hook.nccl_algo={nccl_algo}, accelerator=cpu. Remove it."
         )
-    if (
-        isinstance(hook, Hierarchical)
-        and ranks > hook.ranks_per_node
-        and ranks % hook.ranks_per_node
-    ):
+    in_node = getattr(hook, "ranks_per_node", None)
+    if in_node is not None and ranks > in_node and ranks % in_node:
         yield (
             "comm_hook.ranks_per_node must divide devices x num_nodes, so that all nodes have the "
-            f"same number; got comm_hook.ranks_per_node={hook.ranks_per_node}, {ranks} ranks. "
-            "Usually it equals devices."
+            f"same number; got comm_hook.ranks_per_node={in_node}, {ranks} ranks. "
+            "Usually it equals devices, as null does."
         )
     if isinstance(hook, PostLocalSGD) and ranks != hook.workers:
         yield (
