@@ -63,7 +63,7 @@ def hierarchical_means(rank: int, folder: Path) -> list[float]:
 
 
 def hybrid_means(rank: int, folder: Path) -> list[list[float] | bool]:
-    """The means of a bucket over a threshold of 16 bytes and of one at it; whether nodes have met."""
+    """The means of a bucket over a threshold of 16 bytes and of one at it; whether nodes met."""
     del folder
     hierarchy, found = Hierarchy(ranks_per_node=2, most_mib=2**-16), []
     for numbers in ([rank, rank**2, rank**3], [rank, rank**2]):

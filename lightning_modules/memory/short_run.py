@@ -74,7 +74,9 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
 
 def wanted_steps(config: RunConfig) -> int:
     """Steps after which everything has been allocated once [steps]."""
-    held = max(config.gradient_delay or 0, getattr(config.perturbation, "stale_steps", 0))
+    delays = config.gradient_delay
+    longest = max(delays) if isinstance(delays, tuple) else delays or 0
+    held = max(longest, getattr(config.perturbation, "stale_steps", 0))
     return max(_STEPS_OF_POWERSGD if config.comm_hook.name == "powersgd" else _STEPS, held + 2)
 
 

@@ -358,7 +358,10 @@ class Scientific(Settings):
     ema_decay: Fraction | None = None
     noise_span: InStep | None = None
     update_angle: Switch = False
-    gradient_delay: Count | None = None
+    gradient_delay: Annotated[
+        Count | Annotated[ListOf[Index], Field(min_length=1)] | None,
+        Rule("a whole number, 1 or more, a list with one for each slice, such as [0,1,2], or null"),
+    ] = None
     loss_ceiling: Positive | None = None
     loss_items: Text | None = None
     evaluate_every: Interval | None = None
@@ -521,6 +524,12 @@ class RunConfig(Incidental, Scientific):
         (length,) = self.lengths.values()
         is_part = self.warmup_unit == "percent"
         return part_of(number, length, of=100) if is_part else number
+
+    @property
+    def num_slices(self) -> int:
+        """Slices of the batch with a delay of their own; 1 if there are none [count]."""
+        delays = self.gradient_delay
+        return len(delays) if isinstance(delays, tuple) else 1
 
     @property
     def world_size(self) -> int:

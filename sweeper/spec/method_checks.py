@@ -20,7 +20,13 @@ def check_methods(config: RunConfig) -> None:
     check_trainer(config.trainer)
     check_precision(config, has_gpu=config.accelerator != "cpu")
     check_exclusions(config)
-    for find_faults in (_optimizer_faults, _module_faults, _span_faults, _hook_faults):
+    for find_faults in (
+        _optimizer_faults,
+        _module_faults,
+        _span_faults,
+        _slice_faults,
+        _hook_faults,
+    ):
         for sentence in find_faults(config):
             raise ValueError(printable(sentence))
 
@@ -173,6 +179,24 @@ def _span_faults(config: RunConfig) -> Iterator[str]:
             f"their gradients; got batch={config.batch}, {compared}={span}. "
             f"Set {lower} to {max(1, config.batch // 2)} or less."
         )
+
+
+def _slice_faults(config: RunConfig) -> Iterator[str]:
+    if (slices := config.num_slices) == 1:
+        return
+    span = next(iter(method_spans(config).values()), None)
+    sizes = {
+        "bn_span": config.bn_span,
+        "micro_batch": config.micro_batch if config.micro_batch != "auto" else span,
+    }
+    for key, size in sizes.items():
+        unit = size * slices if isinstance(size, int) else slices
+        if config.batch % unit:
+            yield (
+                f"batch must be a multiple of the {slices} slices of gradient_delay, each of whole "
+                f"multiples of {key}: {unit}; got batch={config.batch}, {key}={size}. Use "
+                f"batch={-(-config.batch // unit) * unit}, or a smaller {key}."
+            )
 
 
 def _module_faults(config: RunConfig) -> Iterator[str]:

@@ -16,6 +16,7 @@ from sweeper.spec.batch import (
     choose_micro_batch,
     split_global_batch,
     steps_per_epoch,
+    usable_micro_batches,
     whole_steps,
 )
 from sweeper.spec.config import Facts, RunConfig, run_config
@@ -114,6 +115,11 @@ class RunSpec:
     def split(self) -> BatchSplit:
         """The layout of the first epoch's optimizer steps."""
         return self.batch_plan.split
+
+    @property
+    def divided(self) -> int:
+        """What a micro-batch divides: a rank's share, and a slice of the batch [examples]."""
+        return math.gcd(self.split.rank_batch, self.config.batch // self.config.num_slices)
 
     @property
     def bn_span(self) -> int:
@@ -396,6 +402,10 @@ def _split_batch(config: RunConfig, bn_span: int) -> BatchSplit:
             limit=config.micro_batch_limit,
             bn_span=bn_span,
         )
+        if config.num_slices > 1:
+            both = math.gcd(config.batch // config.world_size, config.batch // config.num_slices)
+            limit = min(micro_batch, config.micro_batch_limit)
+            micro_batch = usable_micro_batches(both, limit=limit, bn_span=bn_span)[-1]
     return split_global_batch(
         config.batch, world_size=config.world_size, micro_batch=micro_batch, bn_span=bn_span
     )

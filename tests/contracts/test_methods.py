@@ -80,6 +80,7 @@ ROWS: dict[str, tuple[str, ...]] = {
     "fsdp_gradients=sharded": ("strategy=fsdp",),
     "gradient_clip=0.1": (),
     "gradient_delay=2": (),
+    "gradient_delay=[0,2]": (),
     "label_smoothing=0.1": (),
     "no_decay_on_norm_and_bias=true": (),
     "noise_span=24": (),
@@ -104,6 +105,7 @@ UNSHARDED = {
     "comm_hook=hybrid",
     "comm_hook=post_local_sgd",
     "comm_hook=powersgd",
+    "gradient_delay=[0,2]",
     "optimizer=soap",
     "perturbation=conadv",
 }

@@ -63,7 +63,9 @@ def test_hybrid_switches_where_the_lines_of_ring_and_hierarchical_cross():
     crossing = saved_us / more_us  # 13 MB
 
     def times(num_bytes):
-        return [all_reduce_s(num_bytes, places, SUMMIT, a) for a in ("hybrid", "hierarchical", "ring")]
+        return [
+            all_reduce_s(num_bytes, places, SUMMIT, a) for a in ("hybrid", "hierarchical", "ring")
+        ]
 
     below, above = times(0.99 * crossing), times(1.01 * crossing)
     assert below[0] == below[1] < below[2]
