@@ -37,7 +37,7 @@ class GradientExchange(Callback):
 def build_exchange(config: settings.CommHook, *, devices: int) -> Callback | None:
     """The selected exchange; None for DDP's own all-reduce. Post-local SGD is built elsewhere.
 
-    `devices` are the ranks of a node. ValueError if NCCL's algorithm is chosen where NCCL is not used.
+    A node has `devices` ranks. ValueError if NCCL's algorithm is chosen where NCCL is not used.
     """
     algorithm = getattr(config, "nccl_algo", None)
     if algorithm is not None and dist.get_backend() != "nccl":

@@ -64,7 +64,7 @@ class Float16(Settings):
 
 
 class Hierarchical(Settings):
-    """Sums within nodes of `ranks_per_node` ranks, None for `devices`, all-reduced between nodes."""
+    """Sums in nodes of `ranks_per_node` ranks (None: `devices`), all-reduced between nodes."""
 
     name: Literal["hierarchical"]
     ranks_per_node: InStep | None
@@ -72,7 +72,7 @@ class Hierarchical(Settings):
 
 
 class Hybrid(Settings):
-    """Hierarchical for buckets of gradients up to `threshold_mib`, an all-reduce for larger ones."""
+    """Hierarchical for buckets of gradients up to `threshold_mib`, all-reduce for larger."""
 
     name: Literal["hybrid"]
     ranks_per_node: InStep | None

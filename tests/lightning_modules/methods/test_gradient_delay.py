@@ -91,7 +91,7 @@ def slices(fit, line, batches, plan):
 
 
 def test_each_slice_sees_the_weights_of_its_own_delay(slices):
-    """At 1/4: 1 - 1/4 (1 + 1) / 2, then 3/4 - 1/4 (3/4 + 1) / 2, then 17/32 - 1/4 (17/32 + 3/4) / 2."""
+    """At 1/4: 1 - (1 + 1) / 8, then 3/4 - (3/4 + 1) / 8, then 17/32 - (17/32 + 3/4) / 8."""
     assert slices([0, 1], 0.25, 3) == pytest.approx([3 / 4, 17 / 32, 95 / 256])
     assert slices([2, 2], 0.25, 6) == pytest.approx([0.75, 0.5, 0.25, 0.0625, -0.0625, -0.125])
 
