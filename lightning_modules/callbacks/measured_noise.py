@@ -19,7 +19,7 @@ from sweeper.spec.noise import (
     noise_of_batch,
 )
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.schedules import GrowingBatch
+from sweeper.spec.schedules import AdaptiveBatch, GrowingBatch
 
 
 class GradientNoise(AroundEvaluation):
@@ -119,11 +119,49 @@ class MeasuredGrowth(Callback):
         self._plan.grow(tuple(checkpoint["callbacks"][self.state_key]["grown"]))
 
 
+class MeasuredBatch(Callback):
+    """Sets the batch and the rate of the next epoch by the mean square of an example's gradient.
+
+    All ranks measure the same. The batch is the multiple of the first that is nearest to the best.
+    """
+
+    def __init__(self, plan: RankPlan, noise: GradientNoise, schedule: AdaptiveBatch) -> None:
+        self._plan, self._noise, self._schedule = plan, noise, schedule
+        self._sizes: tuple[tuple[int, float], ...] = ()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Decide on the next epoch; it stays as it is if nothing could be measured."""
+        parts = [self._noise.columns[name] for name in ("gradient_signal", "gradient_variance")]
+        if None in parts:
+            return
+        mean_square, first = sum(filter(None, parts)), self._plan.split(0).global_batch
+        num, best = self._plan.num_train_examples, self._schedule
+        times = round(best.best_batch(mean_square, num) / first)
+        times = min(max(1, times), best.max_batch // first)
+        self._sizes += ((times, best.best_rate(times * first, mean_square, num)),)
+        self._plan.grow((*self._plan.grown, trainer.current_epoch + 1), self._sizes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Batches and rates so far, in plain containers."""
+        return {"grown": list(self._plan.grown), "sizes": [list(size) for size in self._sizes]}
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Restore past batches here already: the position to resume at depends on them."""
+        state = checkpoint["callbacks"][self.state_key]
+        self._sizes = tuple((times, rate) for times, rate in state["sizes"])
+        self._plan.grow(tuple(state["grown"]), self._sizes)
+
+
 def build_growth(
     spec: RunSpec, plan: RankPlan, noise: GradientNoise | None
-) -> MeasuredGrowth | None:
+) -> MeasuredGrowth | MeasuredBatch | None:
     """The callback for a schedule with measured growth; None if growth is planned or absent."""
     schedule = spec.config.schedule
+    if isinstance(schedule, AdaptiveBatch):
+        assert noise is not None, "planning enables the measurement where it is needed"
+        return MeasuredBatch(plan, noise, schedule)
     if not isinstance(schedule, GrowingBatch) or schedule.growth != "measured":
         return None
     assert noise is not None, "planning enables the measurement where it is needed"

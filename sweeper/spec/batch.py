@@ -255,6 +255,7 @@ class BatchPlan:
         num_train_examples: examples in the data set [examples].
         factor: each growth multiplies the batch by this [count].
         grown: 0-based epochs and steps of them that began with a growth, ascending.
+        times: the batch from each of these on, over the first; empty: powers of `factor`.
         length: steps of the whole run, if it need not end with an epoch [steps].
         first: the 0-based epoch with which a branch begins; 0 without a parent.
         parent_batch: the batch of the epochs before that, which its parent trained [examples].
@@ -265,6 +266,7 @@ class BatchPlan:
     num_train_examples: int
     factor: int = 1
     grown: tuple[tuple[int, int], ...] = ()
+    times: tuple[int, ...] = ()
     length: int | None = None
     first: int = 0
     parent_batch: int = 0
@@ -275,7 +277,8 @@ class BatchPlan:
             return BatchSplit(micro_batch=self.parent_batch, accumulation_steps=1, world_size=1)
         if not self.grown:  # called several times per micro-batch
             return self.split
-        times = self.factor ** sum(first <= (epoch, step) for first in self.grown)
+        count = sum(first <= (epoch, step) for first in self.grown)
+        times = (1, *self.times)[count] if self.times else self.factor**count
         steps = self.split.accumulation_steps * times
         return replace(self.split, accumulation_steps=steps)
 

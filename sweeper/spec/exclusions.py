@@ -133,8 +133,8 @@ EXCLUSIONS = (
     ),
     Exclusion(
         "a delay for each slice",
-        "strategy=fsdp, ConAdv, the module's optimizers",
-        "a delay for each slice puts older weights into the whole model, which one optimizer steps",
+        "strategy=fsdp, ConAdv",
+        "a delay for each slice puts older weights into the whole model",
         "Use one number for all, or remove the other.",
     ),
     Exclusion(

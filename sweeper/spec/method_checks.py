@@ -9,7 +9,6 @@ from sweeper.spec.batch import BatchPlan, split_global_batch
 from sweeper.spec.config import PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.exclusions import check_exclusions
 from sweeper.spec.schedule import LRSchedule
-from sweeper.spec.schedules import GrowingBatch
 from sweeper.spec.sentences import printable
 from sweeper.spec.spans import method_spans
 from sweeper.spec.trainer_settings import check_trainer
@@ -20,13 +19,7 @@ def check_methods(config: RunConfig) -> None:
     check_trainer(config.trainer)
     check_precision(config, has_gpu=config.accelerator != "cpu")
     check_exclusions(config)
-    for find_faults in (
-        _optimizer_faults,
-        _module_faults,
-        _span_faults,
-        _slice_faults,
-        _hook_faults,
-    ):
+    for find_faults in (_optimizer_faults, _module_faults, _span_faults, _hook_faults):
         for sentence in find_faults(config):
             raise ValueError(printable(sentence))
 
@@ -108,16 +101,16 @@ def check_growth_starts(config: RunConfig, plan: BatchPlan, schedule: LRSchedule
         raise ValueError(msg)
 
 
-def check_largest_batch(config: RunConfig, schedule: GrowingBatch) -> None:
+def check_largest_batch(config: RunConfig, max_batch: int) -> None:
     """Refuse a batch that would grow beyond the epoch; ValueError with what was given."""
-    size = config.data.num_train_examples
-    if not config.batch <= schedule.max_batch <= size:
-        is_given = isinstance(config.schedule, GrowingBatch)
+    size, growing = config.data.num_train_examples, config.growing
+    if not config.batch <= max_batch <= size:
+        is_given = hasattr(config.schedule, "max_batch")
         most = "schedule.max_batch" if is_given else "batch x schedule.factor for each growth"
+        factor = "" if is_given or not growing else f", schedule.factor={growing.factor}"
         msg = (
             f"{most} must be from batch={config.batch} to the epoch's {size} examples; "
-            f"got {most}={schedule.max_batch}"
-            f"{'' if is_given else f', schedule.factor={schedule.factor}'}. Change it."
+            f"got {most}={max_batch}{factor}. Change it."
         )
         raise ValueError(msg)
 
@@ -146,6 +139,7 @@ def _hook_faults(config: RunConfig) -> Iterator[str]:
 
 
 def _span_faults(config: RunConfig) -> Iterator[str]:
+    yield from _slice_faults(config)
     if not (spans := method_spans(config)):
         return
     (key, span), *others = spans.items()
@@ -182,16 +176,12 @@ def _span_faults(config: RunConfig) -> Iterator[str]:
 
 
 def _slice_faults(config: RunConfig) -> Iterator[str]:
-    if (slices := config.num_slices) == 1:
-        return
-    span = next(iter(method_spans(config).values()), None)
-    sizes = {
-        "bn_span": config.bn_span,
-        "micro_batch": config.micro_batch if config.micro_batch != "auto" else span,
-    }
-    for key, size in sizes.items():
-        unit = size * slices if isinstance(size, int) else slices
-        if config.batch % unit:
+    """Slices with a delay of their own that are not whole spans and micro-batches."""
+    slices, span = config.num_slices, next(iter(method_spans(config).values()), None)
+    micro_batch = span if config.micro_batch == "auto" else config.micro_batch
+    for key, size in {"bn_span": config.bn_span, "micro_batch": micro_batch}.items():
+        unit = slices * (size if isinstance(size, int) else 1)
+        if slices > 1 and config.batch % unit:
             yield (
                 f"batch must be a multiple of the {slices} slices of gradient_delay, each of whole "
                 f"multiples of {key}: {unit}; got batch={config.batch}, {key}={size}. Use "

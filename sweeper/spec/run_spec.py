@@ -268,10 +268,17 @@ def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) ->
     return spec
 
 
-def with_growths(spec: RunSpec, grown: tuple[int, ...]) -> RunSpec:
-    """The same run with its batch multiplied at the start of each of these 0-based epochs."""
-    plan = replace(spec.batch_plan, grown=tuple((epoch, 0) for epoch in grown))
-    schedule = _lr_schedule(spec.config, plan, spec.schedule.peak_lr)  # that of the first batch
+def with_growths(
+    spec: RunSpec, grown: tuple[int, ...], sizes: tuple[tuple[int, float], ...] = ()
+) -> RunSpec:
+    """The same run with its batch multiplied at the start of each of these 0-based epochs.
+
+    `sizes` has by what the first batch is, and the rate, where they are measured too.
+    """
+    times, rates = tuple(each for each, _ in sizes), tuple(rate for _, rate in sizes)
+    plan = replace(spec.batch_plan, grown=tuple((epoch, 0) for epoch in grown), times=times)
+    peak = spec.schedule.peak_lr  # that of the first batch
+    schedule = _lr_schedule(spec.config, plan, peak, rates)
     return replace(spec, batch_plan=plan, schedule=schedule)
 
 
@@ -295,7 +302,9 @@ def _scaling(config: RunConfig, plan: BatchPlan) -> Scaling:
     )
 
 
-def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> LRSchedule:
+def _lr_schedule(
+    config: RunConfig, plan: BatchPlan, noted_lr: float | None, rates: tuple[float, ...] = ()
+) -> LRSchedule:
     """The schedule; if `noted_lr` is given, none of the user's functions is called."""
     at, batch = _scaling(config, plan), config.batch
     if noted_lr is not None and isinstance(config.lr_rule, OwnRule):
@@ -329,6 +338,7 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         steps_per_epoch=steps,
         peak_lr=peak,
         grown=tuple(plan.position(plan.steps_before(epoch) + step) for epoch, step in plan.grown),
+        rates=rates,
     )
     is_unknown = noted_lr is not None and isinstance(config.schedule, OwnSchedule)
     schedule = config.growing or config.schedule
@@ -430,8 +440,8 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
         first=config.branch.epochs if config.branch else 0,
         parent_batch=config.branch.batch if config.branch else 0,
     )
-    if growing:
-        check_largest_batch(config, growing)
+    if max_batch := getattr(growing or config.schedule, "max_batch", None):
+        check_largest_batch(config, max_batch)
     if growing and growing.growth == "milestones":
         for milestone in growing.milestones[: growing.growths_allowed(config.batch)]:
             plan = plan.with_growth(Fraction(str(milestone)), config.growth_unit)

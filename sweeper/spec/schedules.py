@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -28,7 +28,7 @@ from sweeper.spec.values import (
 )
 
 #: How rows name the schedules by which a batch grows.
-GROWING = ("batch_warmup", "growing_batch", "seesaw")
+GROWING = ("adaptive_batch", "batch_warmup", "growing_batch", "seesaw")
 #: An end of an epoch may be written with as many digits in `schedule.at` [epochs].
 _WHOLE = 1e-3
 #: Equal parts of the training at whose ends the factor is checked.
@@ -47,6 +47,7 @@ class Training:
         steps_per_epoch: optimizer steps per epoch [steps].
         peak_lr: learning rate at the end of the warmup [dimensionless].
         grown: epochs at which the batch was multiplied, ascending [epochs].
+        rates: learning rate from each of these on, where it is measured too [dimensionless].
     """
 
     epochs: float
@@ -54,6 +55,7 @@ class Training:
     steps_per_epoch: float
     peak_lr: float
     grown: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
 
 
 class Constant(Settings):
@@ -140,6 +142,58 @@ class GrowingBatch(Settings):
             return float(self.factor) ** (exponent - max(0, reached - grown))
 
         return decay
+
+
+class AdaptiveBatch(Settings):
+    """Set batch and rate after each epoch to the best for ``h``, the mean square of its gradients.
+
+    With ``n`` examples and ``c = 2 h / (squared_distance strong_convexity)``::
+
+        rate  = min(1 / L, h / (c s)) / 2
+        L     = (n (batch - 1) smoothness + (n - batch) largest_smoothness) / (batch (n - 1))
+        s     = (n - batch) h / (batch (n - 1))
+        batch = n (c - d) / (c - d + (n - 1) smoothness), 1 if c <= d;  1 / L = h / (c s) there
+        d     = largest_smoothness - smoothness
+
+    Attributes:
+        smoothness: largest curvature of the mean loss.
+        largest_smoothness: of any example's loss.
+        strong_convexity: least curvature of the mean loss.
+        squared_distance: of the weights from the best ones, that is to be reached.
+        max_batch: the largest batch [examples].
+
+    Source:
+        Alfarra et al. 2020, arXiv:2005.01097, for samples without replacement; there ``h`` is of
+        all examples at each step's weights, here of an epoch's steps.
+    """
+
+    name: Literal["adaptive_batch"] = "adaptive_batch"
+    smoothness: Positive
+    largest_smoothness: Positive
+    strong_convexity: Positive
+    squared_distance: Positive
+    max_batch: InStep
+    growth: ClassVar = "measured"
+
+    def best_batch(self, mean_square: float, num: int) -> float:
+        """The batch for a mean square of gradients, of so many examples [examples]."""
+        c = 2 * mean_square / (self.squared_distance * self.strong_convexity)
+        over = c - self.largest_smoothness + self.smoothness
+        return num * over / (over + (num - 1) * self.smoothness) if over > 0 else 1.0
+
+    def best_rate(self, batch: int, mean_square: float, num: int) -> float:
+        """The rate at a batch [dimensionless]."""
+        whole, rest = num * (batch - 1), num - batch
+        smoothness = whole * self.smoothness + rest * self.largest_smoothness
+        noise = 2 * rest * mean_square / (self.squared_distance * self.strong_convexity)
+        return batch * (num - 1) / (2 * max(smoothness, noise))
+
+    def decay(self, training: Training) -> Decay:
+        """The factor at each position of a training: 1 until a rate is measured."""
+        rates = (training.peak_lr, *training.rates)
+        return lambda epoch: (
+            rates[sum(first <= epoch for first in training.grown)] / training.peak_lr
+        )
 
 
 class Seesaw(Settings):
@@ -376,9 +430,9 @@ class OwnSchedule(Own):
 
 
 #: The schedules by which a batch grows.
-Growing = BatchWarmup | GrowingBatch | Seesaw
+Growing = AdaptiveBatch | BatchWarmup | GrowingBatch | Seesaw
 _NamedSchedule = Annotated[
-    BatchWarmup | Constant | Cosine | GrowingBatch | PeriodicDecay | Polynomial | Seesaw | WSD,
+    Growing | Constant | Cosine | PeriodicDecay | Polynomial | WSD,
     Field(discriminator="name"),
 ]
 Schedule = Annotated[
