@@ -107,7 +107,7 @@ def test_the_batch_and_the_rate_are_those_of_the_gradients_mean_square(run_words
 
 
 def test_the_batch_falls_again_with_the_gradients(run_words):
-    """From weights of 1 at a rate of 0.5: h falls from an epoch's first gradients to their noise."""
+    """Weights fall from 1, and the mean square of their gradients from 128 to its noise of 64."""
     words = ("base_lr=0.1", "model.noise_scale=1", "schedule.squared_distance=1", "batch=1024")
     smooth = ("schedule.smoothness=1", "schedule.largest_smoothness=1", "schedule.max_batch=8192")
     record = run_words(*STILL, *ADAPTIVE, *words, *smooth, "schedule.strong_convexity=0.01")

@@ -1,4 +1,4 @@
-"""Logistic regression: loss and curvatures against NumPy, and which batch needs the fewest examples.
+"""Logistic regression against NumPy, and which batch needs the fewest examples.
 
 The preset's prediction is Alfarra's with what is known of the problem: its curvatures, and the
 gradients at the best weights, found here by Newton's method.
