@@ -91,8 +91,8 @@ class SliceDelays(Callback):
             self._past = self._past[-max(self._delays) - 1 :]
             self._is_first = False
         at = self._position
-        batch_size = self._plan.split(at.epoch, at.step).global_batch
-        number = (at.first_example - at.step_start) * len(self._delays) // batch_size
+        whole = self._plan.split(at.epoch, at.step).global_batch
+        number = (at.first_example - at.step_start) * len(self._delays) // whole
         self._set(pl_module, self._past[max(0, len(self._past) - 1 - self._delays[number])])
 
     @torch.no_grad()
