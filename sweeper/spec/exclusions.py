@@ -37,7 +37,7 @@ def find_methods(config: RunConfig) -> dict[str, str]:
         "a branch": (begun, branch),
         "a growing batch": (f"schedule={schedule.name}", isinstance(schedule, Growing)),
         "growth by noise": (
-            f"schedule{'.growth=measured' if schedule.name == 'growing_batch' else '=adaptive_batch'}",
+            "schedule" + (".growth=measured" if config.growing else "=adaptive_batch"),
             getattr(schedule, "growth", "") == "measured",
         ),
         "a user's schedule": (f"schedule={schedule.name}", isinstance(schedule, OwnSchedule)),

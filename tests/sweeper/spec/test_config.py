@@ -97,8 +97,8 @@ def test_optimizers_of_the_users_own_check_their_own_settings(config):
         (
             {"schedule": "cosine"},
             "schedule must be one of adaptive_batch, batch_warmup, constant, cosine, "
-            "growing_batch, periodic_decay, polynomial, seesaw, wsd; got schedule='cosine'. Name a function of "
-            "your own with schedule._target_.",
+            "growing_batch, periodic_decay, polynomial, seesaw, wsd; got schedule='cosine'. Name a "
+            "function of your own with schedule._target_.",
         ),
     ],
     ids=str,
