@@ -109,58 +109,45 @@ class MeasuredGrowth(Callback):
             self._plan.grow((*grown, epochs))
 
     def state_dict(self) -> dict[str, Any]:
-        """The epochs at which the batch grew, in plain containers."""
-        return {"grown": list(self._plan.grown)}
+        """The epochs at which the batch grew, and to what, in plain containers."""
+        return {"grown": list(self._plan.grown), "sizes": list(self._plan.sizes)}
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Restore past growth here already: the position to resume at depends on the batch."""
-        self._plan.grow(tuple(checkpoint["callbacks"][self.state_key]["grown"]))
+        state = checkpoint["callbacks"][self.state_key]
+        self._plan.grow(tuple(state["grown"]), tuple(state.get("sizes", ())))
 
 
-class MeasuredBatch(Callback):
-    """Sets the batch and the rate of the next epoch by the mean square of an example's gradient.
+class MeasuredBatch(MeasuredGrowth):
+    """Sets the next epoch's rate, and its batch to the nearest multiple of the first to the best.
 
-    All ranks measure the same. The batch is the multiple of the first that is nearest to the best.
+    Both follow from the mean square of an example's gradient; if there is none, they stay.
     """
 
-    def __init__(self, plan: RankPlan, noise: GradientNoise, schedule: AdaptiveBatch) -> None:
-        self._plan, self._noise, self._schedule = plan, noise, schedule
-        self._sizes: tuple[tuple[int, float], ...] = ()
+    def __init__(self, plan: RankPlan, noise: GradientNoise, best: AdaptiveBatch) -> None:
+        super().__init__(plan, noise, growths_allowed=0, warmup_epochs=0)
+        self._best = best
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Decide on the next epoch; it stays as it is if nothing could be measured."""
-        parts = [self._noise.columns[name] for name in ("gradient_signal", "gradient_variance")]
-        if None in parts:
+        """Decide on the next epoch."""
+        signal, variance = map(self._noise.columns.get, ("gradient_signal", "gradient_variance"))
+        if signal is None or variance is None:
             return
-        mean_square, first = sum(filter(None, parts)), self._plan.split(0).global_batch
-        num, best = self._plan.num_train_examples, self._schedule
-        times = round(best.best_batch(mean_square, num) / first)
-        times = min(max(1, times), best.max_batch // first)
-        self._sizes += ((times, best.best_rate(times * first, mean_square, num)),)
-        self._plan.grow((*self._plan.grown, trainer.current_epoch + 1), self._sizes)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Batches and rates so far, in plain containers."""
-        return {"grown": list(self._plan.grown), "sizes": [list(size) for size in self._sizes]}
-
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Restore past batches here already: the position to resume at depends on them."""
-        state = checkpoint["callbacks"][self.state_key]
-        self._sizes = tuple((times, rate) for times, rate in state["sizes"])
-        self._plan.grow(tuple(state["grown"]), self._sizes)
+        plan, best, square = self._plan, self._best, signal + variance
+        num, first = plan.num_train_examples, plan.split(0).global_batch
+        times = min(max(1, round(best.best_batch(square, num) / first)), best.max_batch // first)
+        sizes = (*plan.sizes, (times, best.best_rate(times * first, square, num)))
+        plan.grow((*plan.grown, trainer.current_epoch + 1), sizes)
 
 
 def build_growth(
     spec: RunSpec, plan: RankPlan, noise: GradientNoise | None
-) -> MeasuredGrowth | MeasuredBatch | None:
+) -> MeasuredGrowth | None:
     """The callback for a schedule with measured growth; None if growth is planned or absent."""
     schedule = spec.config.schedule
-    if isinstance(schedule, AdaptiveBatch):
-        assert noise is not None, "planning enables the measurement where it is needed"
+    if isinstance(schedule, AdaptiveBatch) and noise is not None:
         return MeasuredBatch(plan, noise, schedule)
     if not isinstance(schedule, GrowingBatch) or schedule.growth != "measured":
         return None

@@ -68,10 +68,9 @@ class GradientDelay(Callback):
 class SliceDelays(Callback):
     """Takes the gradient of each slice of the batch at weights that are some steps old.
 
-    A step's examples, in their order, are as many equal slices as `delays` [steps]: the workers of
-    an asynchronous training, each with a constant delay. Slice ``i`` of step ``t`` sees the weights
-    before step ``max(0, t - delays[i])``; the mean of all slices' gradients is applied to the
-    current weights. A micro-batch lies within a slice, on whatever rank.
+    A step's examples are as many equal slices as `delays` [steps]. Slice ``i`` of step ``t`` sees
+    the weights before step ``max(0, t - delays[i])``; the mean of all slices' gradients is applied
+    to the current weights. A micro-batch lies within a slice, on whatever rank.
 
     Memory: as many copies of the weights as the largest delay, and one more; in checkpoints too.
     """

@@ -8,11 +8,10 @@ from sweeper.spec.values import NotNegative
 
 
 class LogisticRegression(nn.Module):
-    """Mean of ``log(1 + exp(-y a' w))``, and ``penalty |w|**2 / 2``, of two classes, no bias.
+    """Mean of ``log(1 + exp(-y a' w))``, and ``penalty |w|**2 / 2``; weights begin at 1.
 
     Feature ``i`` of ``a`` is the input's, times ``i ** -decay``; ``y`` is 1 for label 1, -1 for 0.
-    Weights begin at 1. An example's loss has a curvature of at most ``|a|**2 / 4 + penalty``,
-    and the mean loss of at most that of ``A'A / (4 n)``, plus `penalty`, its least.
+    Curvatures: `penalty`, and up to ``|a|**2 / 4`` more of an example, ``A'A / (4 n)`` of the mean.
     """
 
     scales: Tensor
@@ -23,10 +22,9 @@ class LogisticRegression(nn.Module):
         super().__init__()
         if num_classes != 2 or len(input_shape) != 1:
             msg = (
-                "model=logistic needs data of two classes, each example a vector; got "
-                f"{num_classes=}, {input_shape=}. Set data.num_classes=2, data.shape=[16]."
+                f"model=logistic needs vectors of two classes; got {num_classes=}, {input_shape=}."
             )
-            raise ValueError(msg)
+            raise ValueError(f"{msg} Set data.num_classes=2 data.shape=[16].")
         self._penalty = penalty
         self.register_buffer("scales", torch.arange(1.0, input_shape[0] + 1) ** -decay)
         self.weights = nn.Parameter(torch.ones(input_shape))

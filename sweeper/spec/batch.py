@@ -255,7 +255,8 @@ class BatchPlan:
         num_train_examples: examples in the data set [examples].
         factor: each growth multiplies the batch by this [count].
         grown: 0-based epochs and steps of them that began with a growth, ascending.
-        times: the batch from each of these on, over the first; empty: powers of `factor`.
+        sizes: by what the first batch is multiplied from each of these on, and the learning rate,
+            where they are measured; empty: powers of `factor`.
         length: steps of the whole run, if it need not end with an epoch [steps].
         first: the 0-based epoch with which a branch begins; 0 without a parent.
         parent_batch: the batch of the epochs before that, which its parent trained [examples].
@@ -266,7 +267,7 @@ class BatchPlan:
     num_train_examples: int
     factor: int = 1
     grown: tuple[tuple[int, int], ...] = ()
-    times: tuple[int, ...] = ()
+    sizes: tuple[tuple[int, float], ...] = ()
     length: int | None = None
     first: int = 0
     parent_batch: int = 0
@@ -278,7 +279,7 @@ class BatchPlan:
         if not self.grown:  # called several times per micro-batch
             return self.split
         count = sum(first <= (epoch, step) for first in self.grown)
-        times = (1, *self.times)[count] if self.times else self.factor**count
+        times = self.sizes[count - 1][0] if self.sizes and count else self.factor**count
         steps = self.split.accumulation_steps * times
         return replace(self.split, accumulation_steps=steps)
 

@@ -271,14 +271,9 @@ def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) ->
 def with_growths(
     spec: RunSpec, grown: tuple[int, ...], sizes: tuple[tuple[int, float], ...] = ()
 ) -> RunSpec:
-    """The same run with its batch multiplied at the start of each of these 0-based epochs.
-
-    `sizes` has by what the first batch is, and the rate, where they are measured too.
-    """
-    times, rates = tuple(each for each, _ in sizes), tuple(rate for _, rate in sizes)
-    plan = replace(spec.batch_plan, grown=tuple((epoch, 0) for epoch in grown), times=times)
-    peak = spec.schedule.peak_lr  # that of the first batch
-    schedule = _lr_schedule(spec.config, plan, peak, rates)
+    """The same run with its batch multiplied at the start of each of these 0-based epochs."""
+    plan = replace(spec.batch_plan, grown=tuple((epoch, 0) for epoch in grown), sizes=sizes)
+    schedule = _lr_schedule(spec.config, plan, spec.schedule.peak_lr)  # that of the first batch
     return replace(spec, batch_plan=plan, schedule=schedule)
 
 
@@ -302,9 +297,7 @@ def _scaling(config: RunConfig, plan: BatchPlan) -> Scaling:
     )
 
 
-def _lr_schedule(
-    config: RunConfig, plan: BatchPlan, noted_lr: float | None, rates: tuple[float, ...] = ()
-) -> LRSchedule:
+def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> LRSchedule:
     """The schedule; if `noted_lr` is given, none of the user's functions is called."""
     at, batch = _scaling(config, plan), config.batch
     if noted_lr is not None and isinstance(config.lr_rule, OwnRule):
@@ -338,7 +331,7 @@ def _lr_schedule(
         steps_per_epoch=steps,
         peak_lr=peak,
         grown=tuple(plan.position(plan.steps_before(epoch) + step) for epoch, step in plan.grown),
-        rates=rates,
+        rates=tuple(rate for _, rate in plan.sizes),
     )
     is_unknown = noted_lr is not None and isinstance(config.schedule, OwnSchedule)
     schedule = config.growing or config.schedule

@@ -149,11 +149,10 @@ class AdaptiveBatch(Settings):
 
     With ``n`` examples and ``c = 2 h / (squared_distance strong_convexity)``::
 
-        rate  = min(1 / L, h / (c s)) / 2
-        L     = (n (batch - 1) smoothness + (n - batch) largest_smoothness) / (batch (n - 1))
-        s     = (n - batch) h / (batch (n - 1))
-        batch = n (c - d) / (c - d + (n - 1) smoothness), 1 if c <= d;  1 / L = h / (c s) there
-        d     = largest_smoothness - smoothness
+        smooth = n (batch - 1) smoothness + (n - batch) largest_smoothness
+        rate   = batch (n - 1) / (2 max(smooth, (n - batch) c))
+        batch  = n e / (e + (n - 1) smoothness), where both are equal; 1 if e <= 0
+        e      = c - largest_smoothness + smoothness
 
     Attributes:
         smoothness: largest curvature of the mean loss.
@@ -183,17 +182,15 @@ class AdaptiveBatch(Settings):
 
     def best_rate(self, batch: int, mean_square: float, num: int) -> float:
         """The rate at a batch [dimensionless]."""
-        whole, rest = num * (batch - 1), num - batch
-        smoothness = whole * self.smoothness + rest * self.largest_smoothness
-        noise = 2 * rest * mean_square / (self.squared_distance * self.strong_convexity)
-        return batch * (num - 1) / (2 * max(smoothness, noise))
+        c = 2 * mean_square / (self.squared_distance * self.strong_convexity)
+        smooth = num * (batch - 1) * self.smoothness + (num - batch) * self.largest_smoothness
+        return batch * (num - 1) / max(smooth, (num - batch) * c) / 2
 
     def decay(self, training: Training) -> Decay:
         """The factor at each position of a training: 1 until a rate is measured."""
         rates = (training.peak_lr, *training.rates)
-        return lambda epoch: (
-            rates[sum(first <= epoch for first in training.grown)] / training.peak_lr
-        )
+        starts = training.grown
+        return lambda at: rates[sum(start <= at for start in starts)] / training.peak_lr
 
 
 class Seesaw(Settings):

@@ -55,7 +55,7 @@ def test_the_loss_is_that_of_numpy_and_flat_at_the_best_weights(problem):
 
 
 def test_other_data_than_vectors_of_two_classes_are_refused():
-    with pytest.raises(ValueError, match=r"^model=logistic needs .* got num_classes=10, input_s"):
+    with pytest.raises(ValueError, match=r"^model=logistic needs .* got num_classes=10, inp.* Set"):
         LogisticRegression((1, 8, 8), 10, decay=1, penalty=PENALTY)
 
 
