@@ -22,9 +22,10 @@ class LogisticRegression(nn.Module):
         super().__init__()
         if num_classes != 2 or len(input_shape) != 1:
             msg = (
-                f"model=logistic needs vectors of two classes; got {num_classes=}, {input_shape=}."
+                f"model=logistic needs vectors of two classes; got {num_classes=}, {input_shape=}. "
+                "Set data.num_classes=2 data.shape=[16]."
             )
-            raise ValueError(f"{msg} Set data.num_classes=2 data.shape=[16].")
+            raise ValueError(msg)
         self._penalty = penalty
         self.register_buffer("scales", torch.arange(1.0, input_shape[0] + 1) ** -decay)
         self.weights = nn.Parameter(torch.ones(input_shape))
