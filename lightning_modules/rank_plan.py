@@ -150,9 +150,14 @@ class RankPlan:
         """0-based epochs that began with a growth of the batch, as far as they are known."""
         return tuple(epoch for epoch, _ in self._spec.batch_plan.grown)
 
-    def grow(self, grown: tuple[int, ...]) -> None:
-        """Multiply the batch at the start of exactly these 0-based epochs."""
-        self._spec = with_growths(self._spec, grown)
+    @property
+    def sizes(self) -> tuple[tuple[int, float], ...]:
+        """As of `BatchPlan`."""
+        return self._spec.batch_plan.sizes
+
+    def grow(self, grown: tuple[int, ...], sizes: tuple[tuple[int, float], ...] = ()) -> None:
+        """Multiply the batch at the start of exactly these 0-based epochs, as `with_growths`."""
+        self._spec = with_growths(self._spec, grown, sizes)
 
     def first_step(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch that were taken before this process began [steps]."""

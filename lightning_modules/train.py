@@ -46,7 +46,7 @@ from lightning_modules.layers.ghost_batchnorm import fix_batchnorm_span
 from lightning_modules.layers.keyed_dropout import key_dropout
 from lightning_modules.layers.sync_group import sync_group
 from lightning_modules.methods.concurrent_adversary import ConAdv
-from lightning_modules.methods.gradient_delay import GradientDelay
+from lightning_modules.methods.gradient_delay import GradientDelay, SliceDelays
 from lightning_modules.methods.local_sgd import PostLocalSGD
 from lightning_modules.methods.means_over_parts import PartMeans
 from lightning_modules.methods.sam import SAM
@@ -276,7 +276,11 @@ def _build_callbacks(
         perturb = SAM(rho=config.perturbation.rho)
     elif isinstance(adversary := config.perturbation, settings.ConAdv):
         perturb = ConAdv(radius=adversary.radius, stale_steps=adversary.stale_steps)
-    delay = config.gradient_delay
+    delay = None
+    if isinstance(delays := config.gradient_delay, tuple):
+        delay = SliceDelays(plan, position, delays=delays)
+    elif delays:
+        delay = GradientDelay(delay=delays)
     ordered = OrderedSum(plan, position) if config.reproducible else None
     decay = spec.settings["ema_decay"]
     average = None if decay is None else WeightAverage(decay=decay)
@@ -299,7 +303,7 @@ def _build_callbacks(
         FollowPlan(plan, position),
         items,  # before anything reads a loss
         perturb,  # runs a pass over the micro-batch, so its position must be known
-        local or ordered or build_exchange(config.comm_hook),
+        local or ordered or build_exchange(config.comm_hook, devices=config.devices),
         metrics,  # as measured by SAM
         noise,  # of the gradients before they are weighted
         Divergence(  # before anything uses the gradient or the loss
@@ -310,7 +314,7 @@ def _build_callbacks(
             noise=noise,
         ),
         _build_part_means(config.optimizer),
-        GradientDelay(delay=delay) if delay else None,  # after all that reads the gradient
+        delay,  # after all that reads the gradient
         learning_rate(spec, plan, noise),  # may depend on the noise of the step
         build_growth(spec, plan, noise),  # may depend on the noise of the epoch
         average,  # of the weights after the step

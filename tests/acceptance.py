@@ -59,8 +59,9 @@ def _accept(pipe: Any, compare: Callable[..., Any], configs: Mapping[str, Any]) 
 
 def _compare_layouts(config: dict[str, Any]) -> dict[str, float | None]:
     span = gradient_span(run_spec(config | {"micro_batch": "auto"}).config)
+    slices = config["gradient_delay"] if isinstance(config["gradient_delay"], list) else [0]
     layouts = {
-        "whole": {"micro_batch": span or config["batch"]},
+        "whole": {"micro_batch": span or config["batch"] // len(slices)},
         "parts": {"micro_batch": span or 24},
         "ranks": {"micro_batch": 24, "devices": 2},
     }

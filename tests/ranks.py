@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -59,6 +60,17 @@ def hierarchical_means(rank: int, folder: Path) -> list[float]:
     first = hierarchy.average(torch.tensor([rank, rank**2]).double())
     second = hierarchy.average(torch.tensor([rank**3]).double())
     return [*first.tolist(), *second.tolist()]
+
+
+def hybrid_means(rank: int, folder: Path) -> list[list[float] | bool]:
+    """The means of a bucket over a threshold of 16 bytes and of one at it; whether nodes met."""
+    del folder
+    hierarchy, found = Hierarchy(ranks_per_node=2, most_mib=2**-16), []
+    for numbers in ([rank, rank**2, rank**3], [rank, rank**2]):
+        held = torch.tensor(numbers, dtype=torch.float64)
+        bucket: Any = SimpleNamespace(buffer=lambda held=held: held)
+        found += [hierarchy.exchange(bucket).wait().tolist(), hierarchy._groups is not None]
+    return found
 
 
 def stops(rank: int, folder: Path) -> tuple[list[bool], int]:

@@ -19,7 +19,7 @@ from sweeper.spec.noise import (
     noise_of_batch,
 )
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.schedules import GrowingBatch
+from sweeper.spec.schedules import AdaptiveBatch, GrowingBatch
 
 
 class GradientNoise(AroundEvaluation):
@@ -109,14 +109,37 @@ class MeasuredGrowth(Callback):
             self._plan.grow((*grown, epochs))
 
     def state_dict(self) -> dict[str, Any]:
-        """The epochs at which the batch grew, in plain containers."""
-        return {"grown": list(self._plan.grown)}
+        """The epochs at which the batch grew, and to what, in plain containers."""
+        return {"grown": list(self._plan.grown), "sizes": list(self._plan.sizes)}
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Restore past growth here already: the position to resume at depends on the batch."""
-        self._plan.grow(tuple(checkpoint["callbacks"][self.state_key]["grown"]))
+        state = checkpoint["callbacks"][self.state_key]
+        self._plan.grow(tuple(state["grown"]), tuple(state.get("sizes", ())))
+
+
+class MeasuredBatch(MeasuredGrowth):
+    """Sets the next epoch's rate, and its batch to the nearest multiple of the first to the best.
+
+    Both follow from the mean square of an example's gradient; if there is none, they stay.
+    """
+
+    def __init__(self, plan: RankPlan, noise: GradientNoise, best: AdaptiveBatch) -> None:
+        super().__init__(plan, noise, growths_allowed=0, warmup_epochs=0)
+        self._best = best
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Decide on the next epoch."""
+        signal, variance = map(self._noise.columns.get, ("gradient_signal", "gradient_variance"))
+        if signal is None or variance is None:
+            return
+        plan, best, square = self._plan, self._best, signal + variance
+        num, first = plan.num_train_examples, plan.split(0).global_batch
+        times = min(max(1, round(best.best_batch(square, num) / first)), best.max_batch // first)
+        sizes = (*plan.sizes, (times, best.best_rate(times * first, square, num)))
+        plan.grow((*plan.grown, trainer.current_epoch + 1), sizes)
 
 
 def build_growth(
@@ -124,6 +147,8 @@ def build_growth(
 ) -> MeasuredGrowth | None:
     """The callback for a schedule with measured growth; None if growth is planned or absent."""
     schedule = spec.config.schedule
+    if isinstance(schedule, AdaptiveBatch) and noise is not None:
+        return MeasuredBatch(plan, noise, schedule)
     if not isinstance(schedule, GrowingBatch) or schedule.growth != "measured":
         return None
     assert noise is not None, "planning enables the measurement where it is needed"

@@ -1,5 +1,6 @@
 """Communication hooks: gradients uncompressed, compressed, or reduced within nodes first."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,10 +34,10 @@ class GradientExchange(Callback):
         ddp_wrapper(trainer).register_comm_hook(self._hook_state, self._hook)
 
 
-def build_exchange(config: settings.CommHook) -> Callback | None:
+def build_exchange(config: settings.CommHook, *, devices: int) -> Callback | None:
     """The selected exchange; None for DDP's own all-reduce. Post-local SGD is built elsewhere.
 
-    ValueError if NCCL's algorithm is chosen where NCCL is not used.
+    A node has `devices` ranks. ValueError if NCCL's algorithm is chosen where NCCL is not used.
     """
     algorithm = getattr(config, "nccl_algo", None)
     if algorithm is not None and dist.get_backend() != "nccl":
@@ -47,8 +48,11 @@ def build_exchange(config: settings.CommHook) -> Callback | None:
         raise ValueError(msg)
     if isinstance(config, settings.PowerSGD):
         return PowerSGD(rank=config.rank, start_step=config.start_step)
-    if isinstance(config, settings.Hierarchical):
-        return GradientExchange(Hierarchy.exchange, Hierarchy(ranks_per_node=config.ranks_per_node))
+    if isinstance(config, settings.Hierarchical | settings.Hybrid):
+        is_hybrid = isinstance(config, settings.Hybrid)
+        most_mib = config.threshold_mib if is_hybrid else math.inf
+        hierarchy = Hierarchy(ranks_per_node=config.ranks_per_node or devices, most_mib=most_mib)
+        return GradientExchange(Hierarchy.exchange, hierarchy)
     hook = _COMPRESSED.get(config.name)
     return None if hook is None else GradientExchange(hook)
 
@@ -74,17 +78,22 @@ class Hierarchy:
     Groups are made at the first exchange, by all ranks together.
 
     A node's ranks are numbered consecutively; fewer ranks than `ranks_per_node` count as a node.
+    Buckets larger than `most_mib` are all-reduced as by DDP itself [MiB].
 
     Source:
-        Jia et al. 2018, arXiv:1807.11205, section 4.2 (three phases; its third is the broadcast).
+        Jia et al. 2018, arXiv:1807.11205, section 4.2 (three phases; its third is the broadcast),
+        and its hybrid of both by size; DDP's buckets fuse the tensors.
     """
 
-    def __init__(self, *, ranks_per_node: int) -> None:
-        self._ranks_per_node = ranks_per_node
+    def __init__(self, *, ranks_per_node: int, most_mib: float = math.inf) -> None:
+        self._ranks_per_node, self._most_bytes = ranks_per_node, most_mib * 2**20
         self._groups: tuple[Any, Any] | None = None
 
     def exchange(self, bucket: GradBucket) -> Future[Tensor]:
         """DDP's exchange of a bucket of gradients: their mean over all ranks."""
+        if bucket.buffer().nbytes > self._most_bytes:
+            world: Any = dist.group.WORLD
+            return default_hooks.allreduce_hook(world, bucket)
         future: Future[Tensor] = Future()
         future.set_result(self.average(bucket.buffer()))
         return future

@@ -47,7 +47,7 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
     comm_hook: dict[str, Any] = dict(config.resolved["comm_hook"])
     if "num_workers" in config.data.settings:
         data["num_workers"] = 0
-    if comm_hook["name"] == "hierarchical":
+    if comm_hook["name"] in ("hierarchical", "hybrid"):
         comm_hook = {"name": "all_reduce", "nccl_algo": None}
     for key, value in {"start_step": 2, "start_epoch": 1, "workers": 1}.items():
         if key in comm_hook:  # on a single rank, without the steps of plain all-reduce at the start
@@ -82,7 +82,9 @@ def short_spec(config: RunConfig, micro_batch: int, *, accumulates: bool = True)
 
 def wanted_steps(config: RunConfig) -> int:
     """Steps after which everything has been allocated once [steps]."""
-    held = max(config.gradient_delay or 0, getattr(config.perturbation, "stale_steps", 0))
+    delays = config.gradient_delay
+    longest = max(delays) if isinstance(delays, tuple) else delays or 0
+    held = max(longest, getattr(config.perturbation, "stale_steps", 0))
     return max(_STEPS_OF_POWERSGD if config.comm_hook.name == "powersgd" else _STEPS, held + 2)
 
 

@@ -322,6 +322,7 @@ def _check_manual(config: Config) -> None:
         **{f"schedule={s}": config["schedule"].get("name") == s for s in GROWING},
         "optimizer.gradient_span": config["optimizer"].get("gradient_span") is not None,
         "gradient_clip": config["gradient_clip"] is not None,
+        "a delay for each slice": isinstance(config["gradient_delay"], list),
         "loss_items": config["loss_items"] is not None,
         "reproducible": bool(config["reproducible"]),
         "comm_hook": config["comm_hook"]["name"] == "post_local_sgd",

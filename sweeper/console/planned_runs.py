@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sweeper.spec.guarantee_names import missing
 from sweeper.spec.run_spec import RunSpec
-from sweeper.spec.schedules import GrowingBatch
+from sweeper.spec.schedules import AdaptiveBatch, GrowingBatch
 from sweeper.spec.sentences import several
 from sweeper.store.run_columns import setting_columns
 
@@ -72,6 +72,11 @@ def describe_course(spec: RunSpec) -> str:
         return (
             f"{batch}: times {schedule.factor} after each epoch whose noise scale is above "
             f"the batch, up to {schedule.max_batch:,}; the numbers above assume no growth."
+        )
+    if isinstance(schedule, AdaptiveBatch):
+        return (
+            f"{batch}: after each epoch the best for its gradients, with its rate, up to "
+            f"{schedule.max_batch:,}; the numbers above assume no change."
         )
     plan, grown = spec.batch_plan, list[str]()
     for epoch, step in plan.starts[1:]:

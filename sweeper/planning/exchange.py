@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from sweeper.spec.hardware import Hardware
 
-Algorithm = Literal["ring", "tree", "hierarchical"]
+Algorithm = Literal["ring", "tree", "hierarchical", "hybrid"]
 
 #: Latency of a collective, and of a hop by link and algorithm [us]. These are the constants of
 #: protocol LL128, by which NCCL sends gradients over NVLink (NCCL 2.30, src/graph/tuning.cc).
@@ -50,6 +50,7 @@ def all_reduce_s(
     A ring of N ranks on M nodes has 2 (N - 1) hops, 2 (M - 1) of them through the network, and
     passes on 2 (N - 1) / N of the bytes. A tree goes up and down the devices of a node and log2(M)
     nodes. Hierarchical is a ring in each node, and another between nodes for each device of a node.
+    Hybrid is the faster of hierarchical and a ring through all, at the best threshold.
 
     Args:
         num_bytes: size of each rank's gradients [bytes].
@@ -64,6 +65,9 @@ def all_reduce_s(
     ranks, nodes, in_node = places.ranks, places.nodes, places.in_node
     if ranks == 1:
         return 0.0
+    if algorithm == "hybrid":
+        both: tuple[Algorithm, ...] = ("hierarchical", "ring")
+        return min(all_reduce_s(num_bytes, places, hardware, each) for each in both)
     if algorithm == "hierarchical" and 1 < in_node < ranks:
         share = hardware.network_gb_per_s / in_node
         rail = hardware.model_copy(update={"network_gb_per_s": share})

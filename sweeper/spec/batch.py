@@ -255,7 +255,8 @@ class BatchPlan:
         num_train_examples: examples in the data set [examples].
         factor: each growth multiplies the batch by this [count].
         grown: 0-based epochs and steps of them that began with a growth, ascending.
-        powers: of `factor`, that the batch is from each of these on; empty: 1, 2 and so on.
+        sizes: by what the first batch is multiplied from each of these on, and the learning rate
+            where it is measured, else 1; empty: powers of `factor`.
         length: steps of the whole run, if it need not end with an epoch [steps].
         first: the 0-based epoch with which a branch begins; 0 without a parent.
         parent_batch: the batch of the epochs before that, which its parent trained [examples].
@@ -266,7 +267,7 @@ class BatchPlan:
     num_train_examples: int
     factor: int = 1
     grown: tuple[tuple[int, int], ...] = ()
-    powers: tuple[int, ...] = ()
+    sizes: tuple[tuple[int, float], ...] = ()
     length: int | None = None
     first: int = 0
     parent_batch: int = 0
@@ -277,9 +278,9 @@ class BatchPlan:
             return BatchSplit(micro_batch=self.parent_batch, accumulation_steps=1, world_size=1)
         if not self.grown:  # called several times per micro-batch
             return self.split
-        begun = sum(first <= (epoch, step) for first in self.grown)
-        power = (0, *self.powers)[begun] if self.powers else begun
-        steps = self.split.accumulation_steps * self.factor**power
+        count = sum(first <= (epoch, step) for first in self.grown)
+        times = self.sizes[count - 1][0] if self.sizes and count else self.factor**count
+        steps = self.split.accumulation_steps * times
         return replace(self.split, accumulation_steps=steps)
 
     def examples_in(self, epoch: int, step: int) -> int:
@@ -408,13 +409,13 @@ class BatchPlan:
 
     def with_growth(self, at: Fraction, unit: str, power: int) -> "BatchPlan":
         """The same with another power of `factor` where it first can be from a position on."""
-        powers = (*self.powers, power)
+        sizes = (*self.sizes, (self.factor**power, 1.0))
         batch = self.split.global_batch * self.factor**power
-        larger = self.split.global_batch * self.factor ** max((0, *powers)[-2:])
+        larger = self.split.global_batch * max(times for times, _ in ((1, 1.0), *sizes)[-2:])
         before = [(epoch, self.examples_in(epoch, step)) for epoch, step in self.grown]
         epoch, examples = max(self._find_place(at, unit), *before[-1:], (0, 0))
         examples = -(-examples // larger) * larger
         if examples and examples + batch > self.num_train_examples:
             epoch, examples = epoch + 1, 0
         first = (epoch, self.steps_in(epoch, examples))
-        return replace(self, grown=(*self.grown, first), powers=powers)
+        return replace(self, grown=(*self.grown, first), sizes=sizes)

@@ -72,10 +72,19 @@ class Float16(Settings):
 
 
 class Hierarchical(Settings):
-    """Sums within nodes of `ranks_per_node` ranks, all-reduced between nodes."""
+    """Sums in nodes of `ranks_per_node` ranks (None: `devices`), all-reduced between nodes."""
 
     name: Literal["hierarchical"]
-    ranks_per_node: InStep
+    ranks_per_node: InStep | None
+    nccl_algo: NcclAlgo | None
+
+
+class Hybrid(Settings):
+    """Hierarchical for buckets of gradients up to `threshold_mib`, all-reduce for larger."""
+
+    name: Literal["hybrid"]
+    ranks_per_node: InStep | None
+    threshold_mib: Positive
     nccl_algo: NcclAlgo | None
 
 
@@ -97,7 +106,7 @@ class PowerSGD(Settings):
 
 
 CommHook = Annotated[
-    AllReduce | BFloat16 | Float16 | Hierarchical | PostLocalSGD | PowerSGD,
+    AllReduce | BFloat16 | Float16 | Hierarchical | Hybrid | PostLocalSGD | PowerSGD,
     Field(discriminator="name"),
 ]
 
@@ -370,7 +379,10 @@ class Scientific(Settings):
     ema_decay: Fraction | None = None
     noise_span: InStep | None = None
     update_angle: Switch = False
-    gradient_delay: Count | None = None
+    gradient_delay: Annotated[
+        Count | Annotated[ListOf[Index], Field(min_length=1)] | None,
+        Rule("a whole number, 1 or more, a list with one for each slice, such as [0,1,2], or null"),
+    ] = None
     loss_ceiling: Positive | None = None
     loss_items: Text | None = None
     evaluate_every: Interval | None = None
@@ -554,6 +566,12 @@ class RunConfig(Incidental, Scientific):
         (length,) = self.lengths.values()
         is_part = self.warmup_unit == "percent"
         return part_of(number, length, of=100) if is_part else number
+
+    @property
+    def num_slices(self) -> int:
+        """Slices of the batch with a delay of their own; 1 if there are none [count]."""
+        delays = self.gradient_delay
+        return len(delays) if isinstance(delays, tuple) else 1
 
     @property
     def world_size(self) -> int:

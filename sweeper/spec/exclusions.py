@@ -26,6 +26,8 @@ def find_methods(config: RunConfig) -> dict[str, str]:
     counted += [f"warmup_unit={config.warmup_unit}"] * bool(config.warmup_unit)
     begun = branch and f"branch={branch.run}@{branch.epochs}"
     clipped = "gradient_clip_val" in config.trainer.flags
+    delays = config.gradient_delay
+    late = f"gradient_delay={[*delays] if isinstance(delays, tuple) else delays}"
     is_late = getattr(schedule, "clock", "") == "warmup"
     shard_settings = {key: getattr(config, key) for key in ("fsdp_blocks", "fsdp_gradients")}
     noise = f"noise_span={config.noise_span}" if config.noise_span else "a measured noise scale"
@@ -38,7 +40,7 @@ def find_methods(config: RunConfig) -> dict[str, str]:
         "a warmup in percent": ("warmup_unit=percent", config.warmup_unit == "percent"),
         "a growing batch": (f"schedule={schedule.name}", isinstance(schedule, Growing)),
         "growth by noise": (
-            "schedule.growth=measured",
+            "schedule" + (".growth=measured" if config.growing else "=adaptive_batch"),
             getattr(schedule, "growth", "") == "measured",
         ),
         "a user's schedule": (f"schedule={schedule.name}", isinstance(schedule, OwnSchedule)),
@@ -61,10 +63,8 @@ def find_methods(config: RunConfig) -> dict[str, str]:
             config.gradient_clip is not None,
         ),
         "the Trainer's clipping": ("trainer.gradient_clip_val", clipped),
-        "gradient_delay": (
-            f"gradient_delay={config.gradient_delay}",
-            config.gradient_delay is not None,
-        ),
+        "gradient_delay": (late, delays is not None),
+        "a delay for each slice": (late, isinstance(delays, tuple)),
         "SAM": ("perturbation=sam", perturbation == "sam"),
         "ConAdv": ("perturbation=conadv", perturbation == "conadv"),
         "16-mixed": ("precision=16-mixed", config.precision == "16-mixed"),
@@ -141,6 +141,12 @@ EXCLUSIONS = (
         "gradient_delay must be null with methods that use the gradient of the step itself, or "
         "skip steps",
         "Use one of the two.",
+    ),
+    Exclusion(
+        "a delay for each slice",
+        "strategy=fsdp, ConAdv",
+        "a delay for each slice puts older weights into the whole model",
+        "Use one number for all, or remove the other.",
     ),
     Exclusion(
         "post-local SGD",

@@ -6,10 +6,9 @@ from fractions import Fraction
 from typing import Any
 
 from sweeper.spec.batch import BatchPlan, BatchSplit, split_global_batch
-from sweeper.spec.config import Hierarchical, PostLocalSGD, RunConfig, is_ours
+from sweeper.spec.config import PostLocalSGD, RunConfig, is_ours
 from sweeper.spec.exclusions import check_exclusions
 from sweeper.spec.schedule import LRSchedule
-from sweeper.spec.schedules import GrowingBatch
 from sweeper.spec.sentences import printable, several
 from sweeper.spec.spans import method_spans
 from sweeper.spec.trainer_settings import check_trainer
@@ -155,16 +154,16 @@ def check_cooldown(config: RunConfig, starts: Fraction) -> None:
     raise ValueError(msg)
 
 
-def check_largest_batch(config: RunConfig, schedule: GrowingBatch) -> None:
+def check_largest_batch(config: RunConfig, max_batch: int) -> None:
     """Refuse a batch that would grow beyond the epoch; ValueError with what was given."""
-    size = config.data.num_train_examples
-    if not config.batch <= schedule.max_batch <= size:
+    size, growing = config.data.num_train_examples, config.growing
+    if not config.batch <= max_batch <= size:
         is_given = hasattr(config.schedule, "max_batch")
         most = "schedule.max_batch" if is_given else "batch x schedule.factor for each growth"
+        factor = "" if is_given or not growing else f", schedule.factor={growing.factor}"
         msg = (
             f"{most} must be from batch={config.batch} to the epoch's {size} examples; "
-            f"got {most}={schedule.max_batch}"
-            f"{'' if is_given else f', schedule.factor={schedule.factor}'}. Change it."
+            f"got {most}={max_batch}{factor}. Change it."
         )
         raise ValueError(msg)
 
@@ -177,15 +176,12 @@ def _hook_faults(config: RunConfig) -> Iterator[str]:
             "comm_hook.nccl_algo must be null on CPUs, where gloo exchanges gradients by its own "
             f"ring; got comm_hook.nccl_algo={nccl_algo}, accelerator=cpu. Remove it."
         )
-    if (
-        isinstance(hook, Hierarchical)
-        and ranks > hook.ranks_per_node
-        and ranks % hook.ranks_per_node
-    ):
+    in_node = getattr(hook, "ranks_per_node", None)
+    if in_node is not None and ranks > in_node and ranks % in_node:
         yield (
             "comm_hook.ranks_per_node must divide devices x num_nodes, so that all nodes have the "
-            f"same number; got comm_hook.ranks_per_node={hook.ranks_per_node}, {ranks} ranks. "
-            "Usually it equals devices."
+            f"same number; got comm_hook.ranks_per_node={in_node}, {ranks} ranks. "
+            "Usually it equals devices, as null does."
         )
     if isinstance(hook, PostLocalSGD) and ranks != hook.workers:
         yield (
@@ -196,6 +192,7 @@ def _hook_faults(config: RunConfig) -> Iterator[str]:
 
 
 def _span_faults(config: RunConfig) -> Iterator[str]:
+    yield from _slice_faults(config)
     if not (spans := method_spans(config)):
         return
     (key, span), *others = spans.items()
@@ -229,6 +226,20 @@ def _span_faults(config: RunConfig) -> Iterator[str]:
             f"their gradients; got batch={config.batch}, {compared}={span}. "
             f"Set {lower} to {max(1, config.batch // 2)} or less."
         )
+
+
+def _slice_faults(config: RunConfig) -> Iterator[str]:
+    """Slices with a delay of their own that are not whole spans and micro-batches."""
+    slices, span = config.num_slices, next(iter(method_spans(config).values()), None)
+    micro_batch = span if config.micro_batch == "auto" else config.micro_batch
+    for key, size in {"bn_span": config.bn_span, "micro_batch": micro_batch}.items():
+        unit = slices * (size if isinstance(size, int) else 1)
+        if slices > 1 and config.batch % unit:
+            yield (
+                f"batch must be a multiple of the {slices} slices of gradient_delay, each of whole "
+                f"multiples of {key}: {unit}; got batch={config.batch}, {key}={size}. Use "
+                f"batch={-(-config.batch // unit) * unit}, or a smaller {key}."
+            )
 
 
 def _module_faults(config: RunConfig) -> Iterator[str]:

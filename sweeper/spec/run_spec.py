@@ -16,6 +16,7 @@ from sweeper.spec.batch import (
     choose_micro_batch,
     split_global_batch,
     steps_per_epoch,
+    usable_micro_batches,
     whole_steps,
 )
 from sweeper.spec.config import LENGTHS, Facts, RunConfig, run_config
@@ -149,6 +150,11 @@ class RunSpec:
     def split(self) -> BatchSplit:
         """The layout of the first epoch's optimizer steps."""
         return self.batch_plan.split
+
+    @property
+    def divided(self) -> int:
+        """What a micro-batch divides: a rank's share, and a slice of the batch [examples]."""
+        return math.gcd(self.split.rank_batch, self.config.batch // self.config.num_slices)
 
     @property
     def bn_span(self) -> int:
@@ -300,9 +306,11 @@ def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) ->
     return spec
 
 
-def with_growths(spec: RunSpec, grown: tuple[int, ...]) -> RunSpec:
+def with_growths(
+    spec: RunSpec, grown: tuple[int, ...], sizes: tuple[tuple[int, float], ...] = ()
+) -> RunSpec:
     """The same run with its batch multiplied at the start of each of these 0-based epochs."""
-    plan = replace(spec.batch_plan, grown=tuple((epoch, 0) for epoch in grown))
+    plan = replace(spec.batch_plan, grown=tuple((epoch, 0) for epoch in grown), sizes=sizes)
     schedule = _lr_schedule(spec.config, plan, spec.schedule.peak_lr)  # that of the first batch
     return replace(spec, batch_plan=plan, schedule=schedule)
 
@@ -361,6 +369,7 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         steps_per_epoch=steps,
         peak_lr=peak,
         grown=tuple(plan.position(plan.steps_before(epoch) + step) for epoch, step in plan.grown),
+        rates=tuple(rate for _, rate in plan.sizes),
     )
     is_unknown = noted_lr is not None and isinstance(config.schedule, OwnSchedule)
     schedule, decay_steps = config.growing or config.schedule, 0.0
@@ -440,6 +449,10 @@ def _split_batch(config: RunConfig, bn_span: int) -> BatchSplit:
             limit=config.micro_batch_limit,
             bn_span=bn_span,
         )
+        if config.num_slices > 1:
+            both = math.gcd(config.batch // config.world_size, config.batch // config.num_slices)
+            limit = min(micro_batch, config.micro_batch_limit)
+            micro_batch = usable_micro_batches(both, limit=limit, bn_span=bn_span)[-1]
     return split_global_batch(
         config.batch, world_size=config.world_size, micro_batch=micro_batch, bn_span=bn_span
     )
@@ -465,8 +478,8 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
         first=config.branch.epochs if config.branch else 0,
         parent_batch=config.branch.batch if config.branch else 0,
     )
-    if growing:
-        check_largest_batch(config, growing)
+    if max_batch := getattr(growing or config.schedule, "max_batch", None):
+        check_largest_batch(config, max_batch)
     if growing and growing.growth == "milestones":
         for milestone, power in growing.changes(config.batch):
             plan = plan.with_growth(Fraction(str(milestone)), config.growth_unit, power)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
 from numbers import Real
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
@@ -29,7 +29,7 @@ from sweeper.spec.values import (
 )
 
 #: How rows name the schedules by which a batch grows.
-GROWING = ("batch_by_rate", "batch_warmup", "growing_batch", "seesaw")
+GROWING = ("adaptive_batch", "batch_by_rate", "batch_warmup", "growing_batch", "seesaw")
 #: An end of an epoch may be written with as many digits in `schedule.at` [epochs].
 _WHOLE = 1e-3
 #: Equal parts of the training at whose ends the factor is checked.
@@ -50,6 +50,7 @@ class Training:
         steps_per_epoch: optimizer steps per epoch [steps].
         peak_lr: learning rate at the end of the warmup [dimensionless].
         grown: epochs at which the batch was multiplied, ascending [epochs].
+        rates: learning rate from each of these on, where it is measured too [dimensionless].
     """
 
     epochs: float
@@ -57,6 +58,7 @@ class Training:
     steps_per_epoch: float
     peak_lr: float
     grown: tuple[float, ...] = ()
+    rates: tuple[float, ...] = ()
 
 
 class Constant(Settings):
@@ -148,6 +150,55 @@ class GrowingBatch(Settings):
             return float(self.factor) ** (exponent - max(0, reached - grown))
 
         return decay
+
+
+class AdaptiveBatch(Settings):
+    """Set batch and rate after each epoch to the best for ``h``, the mean square of its gradients.
+
+    With ``n`` examples and ``c = 2 h / (squared_distance strong_convexity)``::
+
+        smooth = n (batch - 1) smoothness + (n - batch) largest_smoothness
+        rate   = batch (n - 1) / (2 max(smooth, (n - batch) c))
+        batch  = n e / (e + (n - 1) smoothness), where both are equal; 1 if e <= 0
+        e      = c - largest_smoothness + smoothness
+
+    Attributes:
+        smoothness: largest curvature of the mean loss.
+        largest_smoothness: of any example's loss.
+        strong_convexity: least curvature of the mean loss.
+        squared_distance: of the weights from the best ones, that is to be reached.
+        max_batch: the largest batch [examples].
+
+    Source:
+        Alfarra et al. 2020, arXiv:2005.01097, for samples without replacement; there ``h`` is of
+        all examples at each step's weights, here of an epoch's steps.
+    """
+
+    name: Literal["adaptive_batch"] = "adaptive_batch"
+    smoothness: Positive
+    largest_smoothness: Positive
+    strong_convexity: Positive
+    squared_distance: Positive
+    max_batch: InStep
+    growth: ClassVar = "measured"
+
+    def best_batch(self, mean_square: float, num: int) -> float:
+        """The batch for a mean square of gradients, of so many examples [examples]."""
+        c = 2 * mean_square / (self.squared_distance * self.strong_convexity)
+        over = c - self.largest_smoothness + self.smoothness
+        return num * over / (over + (num - 1) * self.smoothness) if over > 0 else 1.0
+
+    def best_rate(self, batch: int, mean_square: float, num: int) -> float:
+        """The rate at a batch [dimensionless]."""
+        c = 2 * mean_square / (self.squared_distance * self.strong_convexity)
+        smooth = num * (batch - 1) * self.smoothness + (num - batch) * self.largest_smoothness
+        return batch * (num - 1) / max(smooth, (num - batch) * c) / 2
+
+    def decay(self, training: Training) -> Decay:
+        """The factor at each position of a training: 1 until a rate is measured."""
+        rates = (training.peak_lr, *training.rates)
+        starts = training.grown
+        return lambda at: rates[sum(start <= at for start in starts)] / training.peak_lr
 
 
 class Seesaw(Settings):
@@ -463,17 +514,9 @@ class OwnSchedule(Own):
 
 
 #: The schedules by which a batch grows.
-Growing = BatchByRate | BatchWarmup | GrowingBatch | Seesaw
+Growing = AdaptiveBatch | BatchByRate | BatchWarmup | GrowingBatch | Seesaw
 _NamedSchedule = Annotated[
-    BatchByRate
-    | BatchWarmup
-    | Constant
-    | Cosine
-    | GrowingBatch
-    | PeriodicDecay
-    | Polynomial
-    | Seesaw
-    | WSD,
+    Growing | Constant | Cosine | PeriodicDecay | Polynomial | WSD,
     Field(discriminator="name"),
 ]
 Schedule = Annotated[

@@ -2,7 +2,6 @@
 
 from sweeper.spec.config import RunConfig
 from sweeper.spec.identity import MICRO
-from sweeper.spec.schedules import GrowingBatch
 
 
 def gradient_span(config: RunConfig) -> int | None:
@@ -25,8 +24,7 @@ def noise_span(config: RunConfig) -> int | None:
 
 def needs_noise(config: RunConfig) -> bool:
     """Whether the batch or the learning rate depends on the measured noise."""
-    schedule = config.schedule
-    is_measured = isinstance(schedule, GrowingBatch) and schedule.growth == "measured"
+    is_measured = getattr(config.schedule, "growth", "") == "measured"
     return is_measured or config.lr_rule.name == "adascale"
 
 

@@ -166,7 +166,7 @@ class MemoryCache:
             if kind.trace is None or kind.trace.classes:
                 source = "predicted" if kind.trace else "to be traced"
             limit = spec.config.micro_batch_limit
-            usable = usable_micro_batches(spec.split.rank_batch, limit=limit, bn_span=spec.bn_span)
+            usable = usable_micro_batches(spec.divided, limit=limit, bn_span=spec.bn_span)
             fails = min((size for size in usable if kind.exceeds(size, allowed_gib)), default=None)
             fitting = [size for size in usable if fails is None or size < fails]
             micro_batch = max(fitting, default=usable[0])

@@ -20,6 +20,7 @@ STATEFUL = {
     "vr_lamb and weight average": ("optimizer=vr_lamb", "lr_rule=sqrt", "ema_decay=0.9"),
     "muon": ("optimizer=muon", "base_lr=0.002"),
     "delay": ("gradient_delay=3",),
+    "delays of slices": ("gradient_delay=[0,3]",),
     "schedule_free": ("optimizer=schedule_free", "base_lr=0.001"),
     "bsi_adam": ("optimizer=bsi_adam", "base_lr=0.001"),
     "soap": ("optimizer=soap", "base_lr=0.001", "optimizer.precondition_frequency=2"),

@@ -38,6 +38,11 @@ BATCH_WARMUP = (
     "schedule=batch_warmup", "schedule.positions=[1,2]", "schedule.critical_batch=[512,1024]",
     "batch=256", "epochs=4",
 )  # fmt: skip
+ADAPTIVE = (
+    "schedule=adaptive_batch", "schedule.smoothness=1e6", "schedule.largest_smoothness=1e6",
+    "schedule.strong_convexity=1", "schedule.squared_distance=4.8e-5", "schedule.max_batch=8192",
+    "batch=256", "epochs=3",
+)  # fmt: skip
 BY_RATE = (
     "schedule=batch_by_rate", "schedule.mean_batch=512", "schedule.max_batch=1024", "batch=128",
     "warmup=0.5", "epochs=4",
@@ -97,6 +102,25 @@ def test_a_measured_growth_comes_when_the_noise_is_above_the_batch(run_words):
     assert column(record, "lr") == pytest.approx([1e-7] * 3)
 
 
+def test_the_batch_and_the_rate_are_those_of_the_gradients_mean_square(run_words):
+    """64 + 64 * 1024 = h, so c = 2 h / 4.8e-5 = 2.73e9 and n c / (c + (n - 1) 1e6) = 2,048."""
+    record = run_words(*STILL, *ADAPTIVE)
+
+    assert column(record, "realised_batch") == [256, 2048, 2048]
+    assert column(record, "lr") == pytest.approx([1e-7, 5e-7, 5e-7], rel=0.1)
+
+
+def test_the_batch_falls_again_with_the_gradients(run_words):
+    """Weights fall from 1, and the mean square of their gradients from 128 to its noise of 64."""
+    words = ("base_lr=0.1", "model.noise_scale=1", "schedule.squared_distance=1", "batch=1024")
+    smooth = ("schedule.smoothness=1", "schedule.largest_smoothness=1", "schedule.max_batch=8192")
+    record = run_words(*STILL, *ADAPTIVE, *words, *smooth, "schedule.strong_convexity=0.01")
+
+    first, second, third = column(record, "realised_batch")
+    assert first == 1024
+    assert second > third > 1024
+
+
 def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(run_words):
     """2,560 examples: 10 steps of 256; 2 of 1,024, which leave 512 out."""
     record = run_words(*STILL, *GROWING, "data.num_train_examples=2560")
@@ -112,6 +136,7 @@ def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(ru
         (*GROWING, "schedule.growth=measured"),
         SEESAW,
         BATCH_WARMUP,
+        (*ADAPTIVE, "batch=64", "noise_span=32", "epochs=4"),
         BY_RATE,
         ("schedule=wsd", "schedule.cooldown=0.5", "batch=256", "epochs=3"),
         (*GROWING, "optimizer=vr_sgd", "optimizer.gradient_span=64"),
@@ -122,6 +147,7 @@ def test_batches_that_do_not_divide_the_epoch_are_trained_whole_in_each_phase(ru
         "measured growth",
         "seesaw",
         "batch warmup",
+        "adaptive batch",
         "batch by rate",
         "wsd",
         "planned growth, with parts looked at",
@@ -144,7 +170,7 @@ def test_what_was_decided_survives_a_resume(run_words, words):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "words", [ADASCALE, (*GROWING, "schedule.growth=measured"), SEESAW, BY_RATE]
+    "words", [ADASCALE, (*GROWING, "schedule.growth=measured"), ADAPTIVE, SEESAW, BY_RATE]
 )
 def test_one_rank_and_two_decide_alike(sweep_here, tmp_path, words):
     curves = []

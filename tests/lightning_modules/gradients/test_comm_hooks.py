@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from ranks import ask_ranks, hierarchical_means, train_each
+from ranks import ask_ranks, hierarchical_means, hybrid_means, train_each
 from torch.nn.parallel import DistributedDataParallel
 
 from lightning_modules import worker
 from lightning_modules.gradients.ddp_hooks import PowerSGD, build_exchange
-from sweeper.spec.config import AllReduce
+from sweeper.spec.config import AllReduce, Hierarchical, Hybrid
 
 
 def test_two_nodes_of_two_ranks_have_the_mean_of_four(tmp_path):
@@ -19,6 +19,23 @@ def test_two_nodes_of_two_ranks_have_the_mean_of_four(tmp_path):
     means = ask_ranks(hierarchical_means, tmp_path / "rendezvous", world_size=4)
 
     assert means == [[1.5, 3.5, 9.0]] * 4
+
+
+def test_hybrid_takes_large_buckets_by_all_reduce_and_small_ones_by_nodes(tmp_path):
+    found = ask_ranks(hybrid_means, tmp_path / "rendezvous", world_size=4)
+
+    assert found == [[[1.5, 3.5, 9.0], False, [1.5, 3.5], True]] * 4
+
+
+@pytest.mark.parametrize(("name", "devices", "size"), [("hybrid", 6, 6), ("hierarchical", 4, 4)])
+def test_a_nodes_ranks_are_its_devices_unless_given(name, devices, size):
+    kinds = {"hybrid": partial(Hybrid, threshold_mib=4), "hierarchical": Hierarchical}
+    made = partial(kinds[name], name=name, nccl_algo=None)
+
+    null = build_exchange(made(ranks_per_node=None), devices=devices)
+    given = build_exchange(made(ranks_per_node=2), devices=devices)
+
+    assert (null._hook_state._ranks_per_node, given._hook_state._ranks_per_node) == (size, 2)
 
 
 def test_powersgd_on_other_ranks_goes_on_with_the_mean_of_all_errors(process_group):
@@ -74,4 +91,4 @@ def test_an_algorithm_of_nccl_is_refused_where_gloo_exchanges(process_group):
     del process_group
 
     with pytest.raises(ValueError, match=r"^comm_hook\.nccl_algo must be null on CPUs, .* GPUs\.$"):
-        build_exchange(AllReduce(name="all_reduce", nccl_algo="ring"))
+        build_exchange(AllReduce(name="all_reduce", nccl_algo="ring"), devices=1)

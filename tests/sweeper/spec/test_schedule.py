@@ -200,6 +200,7 @@ def test_a_schedule_of_the_users_own_that_gives_no_rates_is_refused(
 #: Of a training of 90 epochs with 5 of warmup, 10 steps an epoch and a peak rate of 1: the factors
 #: half way from the warmup to the end, and at the end. None: a batch that grows in its place.
 HALF_WAY = {
+    "adaptive_batch": None,
     "batch_by_rate": None,
     "batch_warmup": None,
     "constant": (1, 1),
