@@ -97,9 +97,9 @@ def test_optimizers_of_the_users_own_check_their_own_settings(config):
         ),
         (
             {"schedule": "cosine"},
-            "schedule must be one of adaptive_batch, batch_by_rate, batch_warmup, constant, cosine, "
-            "growing_batch, periodic_decay, polynomial, seesaw, wsd; got schedule='cosine'. Name "
-            "a function of your own with schedule._target_.",
+            "schedule must be one of adaptive_batch, batch_by_rate, batch_warmup, constant, "
+            "cosine, growing_batch, periodic_decay, polynomial, seesaw, wsd; got "
+            "schedule='cosine'. Name a function of your own with schedule._target_.",
         ),
     ],
     ids=str,
