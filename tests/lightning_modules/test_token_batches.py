@@ -134,6 +134,17 @@ def test_data_that_differ_from_the_plan_fail_the_run(run_words, words, said):
         run_words(*RAGGED, "micro_batch=96", *words)
 
 
+def test_a_plan_counts_the_tokens_of_all_documents_and_of_the_longest(find_facts):
+    project = {"module": {"_target_": "ragged_users.Module"}, "trial": False}
+    data = {"data": {"_target_": "ragged_users.DataModule"}, "loss_items": "ragged_users.count"}
+
+    found = find_facts({**project, **data, "batch_unit": "tokens"})
+
+    assert (found["epoch_tokens"], found["longest_example"]) == (sum(LENGTHS), max(LENGTHS))
+    assert found["num_train_examples"] == 60
+    assert "epoch_tokens" not in find_facts({**project, **data})
+
+
 @pytest.mark.parametrize("parts", [1, 3, 4])
 def test_each_step_is_the_longest_run_that_fits_and_each_part_has_an_example(parts):
     """Of random lengths, also 0, in 200 epochs; the longest is a fifth of the budget or less."""

@@ -546,3 +546,14 @@ def test_a_plan_refuses_a_network_whose_first_step_fails(
 
     with pytest.raises(ValueError, match=refusal):
         list(add_facts(grid(*add_own_classes(words)), tmp_path))
+
+
+def test_what_was_counted_of_a_batch_in_tokens_is_in_the_config(fill):
+    words = [*WORDS, *METRIC, "batch_unit=tokens", "micro_batch=32", "loss_items=labels"]
+    (config,) = fill(*words, epoch_tokens=900, longest_example=20)
+
+    assert (config["epoch_tokens"], config["longest_example"]) == (900, 20)
+    assert config["data"]["num_train_examples"] == 96
+    assert run_spec({**config, "warmup": 0}).steps_per_epoch == 28
+    with pytest.raises(ValueError, match="needs a data set with a length and indices"):
+        fill(*words[:-1], "loss_items=mask", is_iterable=True)
