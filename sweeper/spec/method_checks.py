@@ -151,6 +151,8 @@ def check_cooldown(config: RunConfig, starts: Fraction) -> None:
         f"steps. Nearest {key} that work: {', '.join(f'{n}' for n in nearest if n)}; or take "
         f"another cooldown{', or lengths_unit=examples' * (key == 'epochs')}."
     )
+    if key == "examples" and (tokens := config.data.tokens_per_example):
+        msg += f" An example is {tokens} tokens."
     raise ValueError(msg)
 
 

@@ -43,7 +43,10 @@ def assert_same(results, by_hand):
     [
         ["lengths=[1,2,4]", "ema_decay=0.9"],
         ["lengths=[10,25,40]", "lengths_unit=steps", "evaluate_every=300", "update_angle=true"],
-        ["lengths=[1920,4800]", "lengths_unit=examples", "gradient_delay=2", "noise_span=96"],
+        pytest.param(
+            ["lengths=[1920,4800]", "lengths_unit=examples", "gradient_delay=2", "noise_span=96"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_each_length_is_the_run_by_hand_to_the_last_bit(sweep_here, tmp_path, words):
