@@ -10,14 +10,7 @@ from sweeper.spec.hardware import Hardware
 from sweeper.spec.import_path import call
 from sweeper.spec.lr_rules import LRRule
 from sweeper.spec.schedule import warmup_length
-from sweeper.spec.schedules import (
-    BatchByRate,
-    BatchWarmup,
-    GrowingBatch,
-    Schedule,
-    Seesaw,
-    part_of,
-)
+from sweeper.spec.schedules import BatchByRate, BatchWarmup, GrowingBatch, Schedule, Seesaw, part_of
 from sweeper.spec.sentences import find_unstorable, read_model
 from sweeper.spec.text_lengths import TEXT, to_examples
 from sweeper.spec.trainer_settings import TrainerSettings
