@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, get_args
 import pandas as pd
 
 from analysis.frontier.machines import find_presets
-from analysis.tables.any_table import WORDS, AnyTable
+from analysis.tables.any_table import MEASURES, WORDS, AnyTable
 from analysis.tables.comparable_runs import (
     COLUMNS,
     ComparableRuns,
@@ -410,11 +410,7 @@ def _read(options: argparse.Namespace) -> "Iterator[Answer | str]":
     reference = read(options.against) if options.against else None
     for table in map(read, options.tables):
         yield from describe_table(table)
-        if (
-            reference
-            and {table.measure, reference.measure} >= {"epochs_to_target"}
-            and (table.measure != reference.measure)
-        ):
+        if reference and (table.measure == MEASURES[2]) != (reference.measure == MEASURES[2]):
             msg = f"{table.name} must have {reference.measure}, as --against has. Convert it."
             raise ValueError(msg)
         if reference:

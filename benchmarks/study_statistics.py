@@ -93,9 +93,7 @@ def held(studies: int, only: Sequence[str]) -> None:
 
 def held_laws(tables: int, only: Sequence[str]) -> None:
     """Coverage of powers of the best batch and rate, and how often shuffled tables have one."""
-    print(
-        "| tables | answered | covers | least of the five | width |\n| --- | --- | --- | --- | --- |"
-    )
+    print("| tables | answered | covers | least | width |\n| --- | --- | --- | --- | --- |")
     for kind in (name for name in TABLES if any(word in name for word in only)):
         rng = np.random.default_rng(1)
         found = [covers(TABLES[kind], rng) for _ in range(tables)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import curve_fit
+from scipy.optimize import least_squares
 
 from analysis.report.estimates import estimate_finals
 from analysis.report.scaling import judge_scaling
@@ -37,7 +37,7 @@ def describe_table(table: AnyTable) -> Iterator[Answer | str]:
     """What a table is, what was left out of it, and the answers."""
     runs, batches = table.runs, table.runs["global_batch"]
     cells = len(runs[table.cell].drop_duplicates()) if table.cell else 1
-    of = f", {_count_cells(cells, table)}" if cells > 1 else ""
+    of = f", {several(cells, 'value')} of {table.cell_words}" if cells > 1 else ""
     yield (
         f"{table.name}: {several(len(runs), 'run')} at {several(batches.nunique(), 'batch')} from "
         f"{batches.min():,.10g} to {batches.max():,.10g} {table.units.get('batch', 'examples')}{of}"
@@ -51,12 +51,6 @@ def describe_table(table: AnyTable) -> Iterator[Answer | str]:
         yield from _judge_laws(table, table.metric)
     if (runs["outcome"] == "diverged").any() and "peak_lr" in runs:
         yield _judge_risk(table)
-
-
-def _count_cells(number: int, table: AnyTable) -> str:
-    words = {1: "size" if table.cell == ["size"] else "amount", 2: "pair"}
-    ending = {1: "" if table.cell == ["size"] else " of data", 2: " of size and data"}
-    return f"{several(number, words[len(table.cell)])}{ending[len(table.cell)]}"
 
 
 def _judge_single(table: AnyTable, metric: Metric) -> Iterator[Answer]:
@@ -92,26 +86,22 @@ def _judge_laws(table: AnyTable, metric: Metric) -> Iterator[Answer]:
         why = "in these runs the metric depends on neither batch nor rate more than noise does"
     elif not (laws := fit_laws(runs, cell, settings)):
         why = "too few sizes have their best inside what was run"
+    shown = laws.bests.rename(columns=NAMES) if laws else pd.DataFrame()
     for setting, by in [*pairs, *([("peak_lr", "global_batch")] * (len(settings) > 1))]:
         name = f"best_{NAMES[setting]}_{NAMES[by]}"
         question = f"How does the best {NAMES[setting]} grow with the {NAMES[by]}?"
         if laws and name in laws.powers:
-            answer = _describe_law(name, question, laws, table)
-            is_first = (setting, by) == pairs[0]
-            shown = laws.bests.table.rename(columns=NAMES) if is_first else answer.table
-            yield replace(answer, table=shown)
+            yield replace(_describe_law(name, question, laws, table), table=shown)
+            shown = pd.DataFrame()  # once
         else:
             reason = why or (laws and laws.note) or f"the {NAMES[by]} has fewer than three values"
             words = f"Not answered: {reason}."
             yield Answer(name=f"{name}_exponent", question=question, words=words)
-    if laws and "largest" in laws.bests.table:
-        bests, given = (
-            laws.bests.table,
-            [c for c in cell if f"best_batch_{NAMES[c]}" in laws.powers],
-        )
-        powers = regress(np.log(bests[given].to_numpy(float)), np.log(bests["largest"].to_numpy()))
+    if laws and "largest" in laws.bests:
+        given = [c for c in cell if f"best_batch_{NAMES[c]}" in laws.powers]
+        logs = np.log(laws.bests[[*given, "largest"]].to_numpy(float))
         first = f"largest batch that loses {100 * SHARE:g} % of the best"
-        for c, power in zip(given, powers, strict=True):
+        for c, power in zip(given, regress(logs[:, :-1], logs[:, -1]), strict=True):
             by_definition = {first: power, "best batch": laws.powers[f"best_batch_{NAMES[c]}"]}
             yield _compare_definitions(NAMES[c], by_definition)
 
@@ -121,15 +111,14 @@ def _describe_law(name: str, question: str, laws: Laws, table: AnyTable) -> Answ
     found, along = laws.powers[name], laws.powers.get(f"{name} along")
     rows = laws.by_window[laws.by_window["law"] == name].set_index("window")
     others = ", ".join(f"{value:.2g} at {window}" for window, value in rows["value"].items())
-    lost = laws.bests.left_out
     parts = [
         f"As {name.rpartition('_')[2]} to the power {format_interval(found)}"
-        f"{' at a given batch' if along else ''}, from "
-        f"{_count_cells(len(laws.bests.table), table)}",
+        f"{' at a given batch' if along else ''}, from {several(len(laws.bests), 'value')} of "
+        f"{table.cell_words}",
         f"along the best batch {format_interval(along)}" if along else "",
         f"by the runs so near the best: {others}",
         laws.note,
-        f"left out: {'; '.join(lost)}" if lost else "",
+        f"left out: {'; '.join(laws.left_out)}" if laws.left_out else "",
     ]
     settings = {
         "definition": f"top of a parabola through runs within {100 * laws.window:g} % of the best",
@@ -142,12 +131,19 @@ def _describe_law(name: str, question: str, laws: Laws, table: AnyTable) -> Answ
 
 def _compare_definitions(by: str, powers: Mapping[str, Estimate]) -> Answer:
     """The exponent of the critical batch by several definitions; the first is the answer."""
+    name, question = (
+        f"critical_batch_{by}_exponent",
+        f"How does the critical batch grow with the {by}?",
+    )
+    if not powers:
+        words = "Not answered: too few sizes have a critical batch."
+        return Answer(name=name, question=question, words=words)
     (first, found), *others = powers.items()
     off = [d for d, e in others if not (found.low <= e.value <= found.high)]
     shown = "; ".join(f"{d}: {format_interval(e)}" for d, e in powers.items())
     verdict = f"disagree: {', '.join(off)} beside {first}" if off else "agree within the interval"
     return Answer.of_estimate(
-        f"critical_batch_{by}_exponent", f"How does the critical batch grow with the {by}?",
+        name, question,
         f"As {by} to the power, by definition: {shown}. The definitions {verdict}.", found,
         settings={"definition": first,
                   "by_definition": {d: [e.value, e.low, e.high] for d, e in powers.items()}},
@@ -169,28 +165,17 @@ def _judge_sizes(table: AnyTable) -> Iterator[Answer]:
                 notes.append(f"{here}: no {name}: {str(error).rstrip('.')}")
         rows.append(row)
     frame = pd.DataFrame(rows)
+    said = f" {'; '.join(notes)}." if notes else ""
     for i, c in enumerate(cell):
         powers = dict[str, Estimate]()
         for name in [name for name in _DEFINITIONS if name in frame]:
-            known = frame.dropna(subset=[name])
-            x, y = known[cell].to_numpy(float), known[name].to_numpy(float)
+            known = frame[[*cell, name]].dropna().to_numpy(float)
             if len(known) > len(cell) + 1:
-                is_one = len(cell) == 1
-                powers[name] = (
-                    batch_power(x[:, 0], y) if is_one else regress(np.log(x), np.log(y))[i]
-                )
-        name, question = (
-            f"critical_batch_{NAMES[c]}_exponent",
-            f"How does the critical batch grow with the {NAMES[c]}?",
-        )
-        words = "Not answered: too few sizes have a critical batch."
-        answer = _compare_definitions(NAMES[c], powers) if powers else Answer(
-            name=name, question=question, words=words
-        )  # fmt: skip
-        said = f"{answer.words} {'; '.join(notes)}." if notes else answer.words
-        yield replace(
-            answer, words=said, table=frame.rename(columns=NAMES) if i == 0 else answer.table
-        )
+                one = [batch_power(known[:, 0], known[:, -1])] if len(cell) == 1 else None
+                powers[name] = (one or regress(np.log(known[:, :-1]), np.log(known[:, -1])))[i]
+        answer = _compare_definitions(NAMES[c], powers)
+        shown = frame.rename(columns=NAMES) if i == 0 else answer.table
+        yield replace(answer, words=answer.words + said, table=shown)
 
 
 def _twenty_percent(reached: pd.DataFrame) -> Estimate:
@@ -201,16 +186,16 @@ def _twenty_percent(reached: pd.DataFrame) -> Estimate:
     Source:
         Zhang et al. 2024, arXiv:2410.21676.
     """
+    critical_batch(reached)  # raises where no hyperbola is right
     known = reached.dropna(subset=["examples_to_target"]).groupby("global_batch").mean()
     batches, value = known.index.to_numpy(float), np.nan
-    if len(batches) > 2 and batches.min() <= _ZHANG_BATCH <= batches.max():
+    if batches.min() <= _ZHANG_BATCH <= batches.max():
         steps = known["examples_to_target"].to_numpy(float) / batches
 
-        def law(at: Array, a: float, b: float) -> Array:
-            return np.logaddexp(a, b - np.log(at))
+        def off(logs: Array) -> Array:
+            return np.logaddexp(logs[0], logs[1] - np.log(batches)) - np.log(steps)
 
-        start = np.log([steps.min(), steps[0] * batches[0]])
-        a, b = curve_fit(law, batches, np.log(steps), start)[0]
+        a, b = least_squares(off, np.log([steps.min(), steps[0] * batches[0]])).x
         value = _ZHANG_SHARE * float(np.exp(b - a)) + (1 + _ZHANG_SHARE) * _ZHANG_BATCH
     return Estimate(value, np.nan, np.nan, 1, "", f"batch {_ZHANG_BATCH} was not run")
 
@@ -225,21 +210,18 @@ _DEFINITIONS: dict[str, Callable[[pd.DataFrame], Estimate]] = {
 
 def _judge_risk(table: AnyTable) -> Answer:
     """How the rate of equal risk of divergence grows with the batch, and what else matters."""
-    name, question = (
-        "diverging_rate_exponent",
-        "How does the rate at which runs diverge grow with the batch?",
-    )
+    name, question = "diverging_rate_exponent", "How does the rate at which runs diverge grow?"
     names = [*SETTINGS, "warmup_epochs", *table.cell, *table.further]
     settings = [c for c in names if c in table.runs and len(table.runs[c].unique()) > 1]
     lost = several(int((table.runs["outcome"] == "diverged").sum()), "run")
     try:
-        risk = fit_risk(table.runs.dropna(subset=settings), settings)
+        odds, power = fit_risk(table.runs.dropna(subset=settings), settings)
     except ValueError as error:
         return Answer(name=name, question=question, words=f"Not answered: {error}")
     at = f" at the same {', '.join(NAMES.get(c, c) for c in settings[2:])}" if settings[2:] else ""
     words = (
-        f"At equal risk the rate grows as batch to the power {format_interval(risk.rate_power)}{at}"
+        f"At equal risk the rate grows as batch to the power {format_interval(power)}{at}"
         f"; {lost} of {len(table.runs):,} diverged. Log-odds of diverging, by the logarithm of a "
         "setting (by the warmup itself):"
     )
-    return Answer.of_estimate(name, question, words, risk.rate_power, table=risk.odds)
+    return Answer.of_estimate(name, question, words, power, table=odds)

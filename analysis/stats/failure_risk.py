@@ -1,7 +1,6 @@
 """How likely runs diverge, by rate, batch and other settings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -16,26 +15,15 @@ _EVENTS = 5
 _Z = float(stats.norm.ppf(0.5 + LEVEL / 2))
 
 
-@dataclass(frozen=True, slots=True)
-class Risk:
-    """A logistic regression of divergence.
+def fit_risk(runs: pd.DataFrame, settings: Sequence[str]) -> tuple[pd.DataFrame, Estimate]:
+    """Logistic regression of divergence on settings, by Firth's likelihood: always finite.
 
-    Attributes:
-        odds: a row per setting: `setting`, `log_odds` (per unit; of its logarithm for all but the
-            warmup and settings that are 0 somewhere), `low`, `high`.
-        rate_power: of the batch, with which the rate of equal risk grows.
-    """
+    Uses `outcome` and the settings, of which two are `peak_lr` and `global_batch`.
 
-    odds: pd.DataFrame
-    rate_power: Estimate
-
-
-def fit_risk(runs: pd.DataFrame, settings: Sequence[str]) -> Risk:
-    """Logistic regression on the settings, by Firth's likelihood, which is always finite.
-
-    The power is ``-odds(batch) / odds(rate)``, with Fieller's interval.
-
-    Uses `outcome`, the settings, of which two are `peak_lr` and `global_batch`.
+    Returns:
+        a row per setting: `setting`, `log_odds` (of its logarithm; per unit of the warmup, and of
+        settings that are 0 somewhere), `low`, `high`; and ``-odds(batch) / odds(rate)``, the power
+        of the batch with which the rate of equal risk grows, with Fieller's interval.
 
     Raises:
         ValueError: if too few runs diverged, or finished, for this many settings.
@@ -43,14 +31,12 @@ def fit_risk(runs: pd.DataFrame, settings: Sequence[str]) -> Risk:
     Source:
         Firth 1993, Biometrika 80, 27-38; Fieller 1954, J. R. Stat. Soc. B 16, 175-185.
     """
-    if not {"peak_lr", "global_batch"} <= {*settings}:
-        msg = "several batches and rates are needed."
-        raise ValueError(msg)
     is_lost = (runs["outcome"] == "diverged").to_numpy()
-    if (rarer := min(is_lost.sum(), (~is_lost).sum())) < _EVENTS * (len(settings) + 1):
+    rarer, needed = min(is_lost.sum(), (~is_lost).sum()), _EVENTS * (len(settings) + 1)
+    if not {"peak_lr", "global_batch"} <= {*settings} or rarer < needed:
         msg = (
-            f"{_EVENTS * (len(settings) + 1)} runs or more must have diverged, and as many "
-            f"finished, for {len(settings)} settings; got {rarer}."
+            f"several batches and rates are needed, and {needed} runs or more that diverged, and "
+            f"as many that finished, for {len(settings)} settings; got {rarer}."
         )
         raise ValueError(msg)
     columns = [_scale(runs[c].to_numpy(float), c) for c in settings]
@@ -60,10 +46,19 @@ def fit_risk(runs: pd.DataFrame, settings: Sequence[str]) -> Risk:
         {"setting": settings, "log_odds": found, "low": found - half, "high": found + half}
     )
     rate, batch = list(settings).index("peak_lr"), list(settings).index("global_batch")
-    ends = _fieller(-found[batch], found[rate], covariance[batch, batch],
-                    -covariance[batch, rate], covariance[rate, rate])  # fmt: skip
+    top, under = -float(found[batch]), float(found[rate])
+    a, b, c = (
+        x * y - _Z**2 * float(v)
+        for x, y, v in (
+            (under, under, covariance[rate, rate]),
+            (top, under, -covariance[batch, rate]),
+            (top, top, covariance[batch, batch]),
+        )
+    )
+    root = np.sqrt(max(b**2 - a * c, 0.0))
+    low, high = ((b - root) / a, (b + root) / a) if a > 0 else (-np.inf, np.inf)
     method = "logistic regression (Firth); Fieller's 95 % interval"
-    return Risk(odds, Estimate(float(-found[batch] / found[rate]), *ends, 1, method))
+    return odds, Estimate(top / under, float(low), float(high), 1, method)
 
 
 def _scale(values: Array, column: str) -> Array:
@@ -86,12 +81,3 @@ def _fit_firth(x: Array, is_lost: NDArray[np.bool_]) -> tuple[Array, Array]:
         if np.abs(step).max() < 1e-8:
             break
     return found[1:] / spread, inverse[1:, 1:] / np.outer(spread, spread)
-
-
-def _fieller(top: float, under: float, var: float, both: float, of: float) -> tuple[float, float]:
-    """Ends of the interval of ``top / under``; unbounded if `under` may be 0."""
-    a, b, c = under**2 - _Z**2 * of, top * under - _Z**2 * both, top**2 - _Z**2 * var
-    if a <= 0:
-        return -np.inf, np.inf
-    half = np.sqrt(max(b**2 - a * c, 0.0))
-    return float((b - half) / a), float((b + half) / a)

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement
+from math import comb
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from analysis.stats.replicates import LEVEL, Array, Estimate
+from analysis.tables.any_table import NAMES
 
 #: How far behind the best of their cell runs may be that tell where it is [fraction of the best].
 WINDOWS = (0.005, 0.01, 0.02, 0.04, 0.08)
@@ -24,38 +26,25 @@ _STEPS, _NEAR, _FLAT = 50, 1e-4, 1e-12
 _UNLIKELY = 0.001
 #: Correlation of log size and log data above which only one of them is told.
 _TOGETHER = 0.98
-NAMES = {"global_batch": "batch", "peak_lr": "rate", "size": "size", "data_seen": "data"}
-
-
-@dataclass(frozen=True, slots=True)
-class Bests:
-    """The best settings of each cell: of the runs of a size of model and data.
-
-    Attributes:
-        table: a row per cell: its columns, `num_runs`, the best of each setting, `power` (of the
-            batch, with which the best rate grows there) and `largest` (the batch up to which no
-            more than `SHARE` is lost).
-        left_out: cells in words, with the reason.
-        noise: what a run is off the surfaces [fraction of the best].
-    """
-
-    table: pd.DataFrame
-    left_out: list[str]
-    noise: float
 
 
 def find_bests(
     runs: pd.DataFrame, cell: Sequence[str], settings: Sequence[str], window: float, degree: int = 2
-) -> Bests:
+) -> tuple[pd.DataFrame, list[str], float]:
     """The top of a surface in the logarithms of the settings, through a cell's runs near its best.
 
     Near are those within the window, and as many as a surface of this degree needs. Cells in which
     it has no top, or one beyond the settings that were run, are left out.
 
     Uses `behind`, what a run is behind the best of its cell, the cells' columns and the settings.
+
+    Returns:
+        a row per cell: its columns, `num_runs`, the best of each setting, `power` (of the batch,
+        with which the best rate grows there) and `largest` (the batch up to which no more than
+        `SHARE` is lost); cells that are left out, in words; what a run is off the surfaces.
     """
     rows, left_out, width = list[dict[str, float]](), list[str](), len(settings)
-    squares, free, fewest = 0.0, 0, len(_terms(width, degree)) + _SPARE
+    squares, free, fewest = 0.0, 0, comb(width + degree, degree) + _SPARE
     for _, own in runs.groupby(list(cell)):
         row = {c: float(own[c].iloc[0]) for c in cell}
         here = ", ".join(f"{NAMES[c]} {v:.4g}" for c, v in row.items())
@@ -87,16 +76,13 @@ def find_bests(
             room = np.sqrt(2 * SHARE * np.linalg.inv(bend)[0, 0])
             row["largest"] = row["global_batch"] * np.exp(room)
         rows.append(row | ({"power": -bend[0, 1] / bend[1, 1]} if width > 1 else {}))
-    return Bests(pd.DataFrame(rows), left_out, float(np.sqrt(squares / max(free, 1))))
-
-
-def _terms(width: int, degree: int) -> list[tuple[int, ...]]:
-    return [t for k in range(degree + 1) for t in combinations_with_replacement(range(width), k)]
+    return pd.DataFrame(rows), left_out, float(np.sqrt(squares / max(free, 1)))
 
 
 def surface_columns(x: Array, degree: int = 2) -> Array:
     """Of a polynomial in the columns of x, shape (runs, settings), in the order of degrees."""
-    return np.column_stack([x[:, list(t)].prod(axis=1) for t in _terms(x.shape[1], degree)])
+    terms = (combinations_with_replacement(x.T, k) for k in range(degree + 1))
+    return np.column_stack([np.prod([np.ones(len(x)), *t], axis=0) for k in terms for t in k])
 
 
 def settings_matter(runs: pd.DataFrame, cell: Sequence[str], settings: Sequence[str]) -> bool:
@@ -120,7 +106,8 @@ class Laws:
     """Powers with which the best settings grow.
 
     Attributes:
-        bests: of the chosen window.
+        bests: of `find_bests`, as the cells that are left out.
+        left_out: in words.
         window: the chosen one.
         powers: by name, such as `best_batch_data`. Where both settings vary, those of the rate are
             at a given batch, and `best_rate_data along` is that along the best batch.
@@ -128,7 +115,8 @@ class Laws:
         note: what limits them.
     """
 
-    bests: Bests
+    bests: pd.DataFrame
+    left_out: list[str]
     window: float
     powers: dict[str, Estimate]
     by_window: pd.DataFrame
@@ -150,13 +138,13 @@ def fit_laws(runs: pd.DataFrame, cell: Sequence[str], settings: Sequence[str]) -
     if len(given) > 1 and abs(np.corrcoef(both.T)[0, 1]) > _TOGETHER:
         given, note = given[-1:], "size and data grow together: the power is that of both"
     found = {w: find_bests(runs, cell, settings, w) for w in WINDOWS}
-    fits = {w: _fit_powers(bests.table, given, settings) for w, bests in found.items()}
+    fits = {w: _fit_powers(bests, given, settings) for w, (bests, *_) in found.items()}
     known = [w for w in WINDOWS if fits[w]]
     if not known or not given:
         return None
-    is_fit = (w for w in known if w >= _FIRST and found[w].noise <= w / _NOISES)
+    is_fit = (w for w in known if w >= _FIRST and found[w][2] <= w / _NOISES)
     window = next(is_fit, known[-1])
-    cubic = find_bests(runs, cell, settings, window, degree=3).table
+    cubic = find_bests(runs, cell, settings, window, degree=3)[0]
     bent = _fit_powers(cubic, given, settings) or fits[window]
     powers = {
         name: replace(e, low=min(e.low, bent[name].low), high=max(e.high, bent[name].high))
@@ -165,7 +153,7 @@ def fit_laws(runs: pd.DataFrame, cell: Sequence[str], settings: Sequence[str]) -
     rows = [(name, f"{100 * w:g} %", e.value, e.low, e.high)
             for w in known for name, e in fits[w].items()]  # fmt: skip
     by_window = pd.DataFrame(rows, columns=["law", "window", "value", "low", "high"])
-    return Laws(found[window], window, powers, by_window, note)
+    return Laws(*found[window][:2], window, powers, by_window, note)
 
 
 def _fit_powers(

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ WORDS = {
     "examples": "examples_to_target", "epochs": "epochs_to_target", "warmup": "warmup_epochs",
     "outcome": "outcome", "run": "run_id",
 }  # fmt: skip
+NAMES = {"global_batch": "batch", "peak_lr": "rate", "size": "size", "data_seen": "data"}
 CELL, SETTINGS = ("size", "data_seen"), ("global_batch", "peak_lr")
 #: Of which a table without a loss or metric has one: how much training reached the target.
 MEASURES = ("examples_to_target", "steps_to_target", "epochs_to_target")
@@ -60,6 +61,11 @@ class AnyTable:
     def cell(self) -> list[str]:
         """Which of size and data it has."""
         return [c for c in CELL if c in self.runs]
+
+    @property
+    def cell_words(self) -> str:
+        """What `cell` is in words."""
+        return " and ".join(NAMES[c] for c in self.cell)
 
     @property
     def measure(self) -> str:
@@ -160,25 +166,21 @@ def _name_columns(
         return {ours: own[0] for ours, own in known.items() if own}, []
     text = Path(columns).read_text("utf-8") if Path(columns).is_file() else columns
     found, further = dict[str, str](), list[str]()
+    words = (*WORDS, "others")
     for part in shlex.split(text, comments=True):
-        word, is_pair, column = part.partition("=")
+        word, _, column = part.partition("=")
         own = column.split(",") if word == "others" else [column]
         absent = [c for c in own if c not in frame]
-        if is_pair and word in (*WORDS, "others") and not absent:
-            further += own if word == "others" else []
-            found |= {} if word == "others" else {WORDS[word]: column}
-            continue
-        like, rule = (
-            did_you_mean(word, [*WORDS, "others"]),
-            "be words with a column each, as batch=bs",
-        )
-        if word in (*WORDS, "others") and is_pair:
-            like, rule = did_you_mean(absent[0], [*map(str, frame)]), "name columns that are there"
-        msg = (
-            f"--columns must {rule}; got {part}. {like} {there} The words are {', '.join(WORDS)}, "
-            "others."
-        )
-        raise ValueError(msg.replace("  ", " "))
+        if absent or word not in words:
+            is_word = word in words
+            like = did_you_mean(*((absent[0], [*map(str, frame)]) if is_word else (word, words)))
+            msg = (
+                f"--columns must be words with a column that is there, as batch=bs; got {part}. "
+                f"{like} {there} The words are {', '.join(words)}."
+            )
+            raise ValueError(msg.replace("  ", " "))
+        further += own if word == "others" else []
+        found |= {} if word == "others" else {WORDS[word]: column}
     return found, further
 
 
@@ -227,21 +229,17 @@ def _drop_unusable(runs: pd.DataFrame, measure: str, there: str) -> tuple[pd.Dat
         is_finished = runs["outcome"] == "finished"
         known = runs[measure].where(is_finished) * (-1 if measure == "val_loss" else 1)
         if measure == "val_loss" and known.max() < 0:
-            known = known.map(lambda value: -np.log(-value))
+            known = pd.Series(-np.log(-known.to_numpy(float)), runs.index)
         off = known - known.median()
         is_wild = is_small | (off / max(1.4826 * off.abs().median(), _LEAST_SPREAD) > _WILD)
         is_blank |= runs[measure].isna() & is_finished
-    said = [*_name_wild(runs[is_wild], measure)]
+    wild, said = runs[is_wild], list[str]()
+    for row, batch, value in zip(wild.index, wild["global_batch"], wild[measure], strict=True):
+        why = "a batch below 1" if batch < 1 else "better than the others by far"
+        shown = f"batch {batch:g}, {measure.partition('_')[2]} {value:g}"
+        said.append(f"left out as wild: {row} ({shown}), {why}")
+    if more := said[_MOST_NAMED:]:
+        said[_MOST_NAMED:] = [f"left out as wild: {several(len(more), 'more row')}"]
     if count := int((is_blank & ~is_wild).sum()):
         said.append(f"left out: {several(count, 'row')} with nothing in a column that is needed")
     return runs[~is_wild & ~is_blank], said
-
-
-def _name_wild(wild: pd.DataFrame, measure: str) -> Iterator[str]:
-    rows = zip(wild.index, wild["global_batch"], wild[measure], strict=True)
-    for row, batch, value in [*rows][:_MOST_NAMED]:
-        why = "a batch below 1" if batch < 1 else "better than the others by far"
-        shown = f"batch {batch:g}, {measure.partition('_')[2]} {value:g}"
-        yield f"left out as wild: {row} ({shown}), {why}"
-    if (more := len(wild) - _MOST_NAMED) > 0:
-        yield f"left out as wild: {several(more, 'more row')}"

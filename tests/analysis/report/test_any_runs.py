@@ -71,7 +71,7 @@ def test_a_simulated_law_is_found_and_the_command_prints_it(command, tmp_path):
     for name, truth in TRUTH.items():
         assert printed[f"{name}_exponent"]["value"] == pytest.approx(truth, abs=0.03)
         assert printed[f"{name}_exponent"]["low"] <= truth <= printed[f"{name}_exponent"]["high"]
-    assert "12 pairs of size and data" in said
+    assert "12 values of size and data" in said
     assert "How does the best rate grow with the data?" in said
 
 

@@ -24,8 +24,8 @@ def test_the_intervals_of_the_law_and_of_the_warmup_hold(runs):
 
     found = [fit_risk(simulated(rng, runs), settings) for _ in range(200)]
 
-    power = [risk.rate_power.low <= 0.5 <= risk.rate_power.high for risk in found]
-    warmup = [risk.odds["low"][2] <= -1.4 <= risk.odds["high"][2] for risk in found]
+    power = [rate.low <= 0.5 <= rate.high for _, rate in found]
+    warmup = [odds["low"][2] <= -1.4 <= odds["high"][2] for odds, _ in found]
     assert 0.93 <= np.mean(power) <= 0.995
     assert 0.93 <= np.mean(warmup) <= 0.995
 
@@ -33,5 +33,7 @@ def test_the_intervals_of_the_law_and_of_the_warmup_hold(runs):
 def test_few_failures_have_no_law():
     runs = simulated(np.random.default_rng(0), 40)
 
-    with pytest.raises(ValueError, match="20 runs or more must have diverged, and as many finish"):
+    with pytest.raises(
+        ValueError, match="20 runs or more that diverged, and as many that finished"
+    ):
         fit_risk(runs, ["peak_lr", "global_batch", "warmup_epochs"])

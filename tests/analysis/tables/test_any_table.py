@@ -40,9 +40,9 @@ def test_a_table_a_parquet_and_a_frame_are_read_alike(written, tmp_path):
 @pytest.mark.parametrize(
     ("text", "columns", "message"),
     [
-        (GOOD, "batch=etas loss='smooth loss'", "must name columns that are there; got batch=etas. "
+        (GOOD, "batch=etas loss='smooth loss'", "that is there, as batch=bs; got batch=etas. "
          "Did you mean eta? The columns are bs, eta, smooth loss. The words are batch, lr"),
-        (GOOD, "batches=bs", "be words with a column each, as batch=bs; got batches=bs. Did you "
+        (GOOD, "batches=bs", "that is there, as batch=bs; got batches=bs. Did you "
          "mean batch? The columns are bs, eta, smooth loss. The words are batch, lr"),
         (GOOD, "batch=bs", "must have a batch, and a loss, a metric, or steps, examples or epochs "
          "to a target. The columns are bs, eta, smooth loss."),
