@@ -135,7 +135,7 @@ def _name_command(arguments: Sequence[str], commands: Sequence[str]) -> Sequence
     first = arguments[0] if arguments else "--where"
     if first in (*commands, "-h", "--help"):
         return arguments
-    if Path(first).is_file():
+    if first == "--beside" or Path(first).is_file():
         return ["read", *arguments]
     if not first.startswith("-") and not Path(first).is_dir():
         msg = (
@@ -192,11 +192,15 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     )
     read = add(
         _read, "a table of anyone's runs: what its columns can answer; what a file without a "
-        "command prints", as_json,
+        "command prints", out, as_json,
     )  # fmt: skip
     read.add_argument(
-        "tables", nargs="+", type=Path, metavar="TABLE", help="CSV or parquet with a row per run"
+        "tables", nargs="*", type=Path, metavar="TABLE", help="CSV or parquet with a row per run"
     )
+    read.add_argument(
+        "--beside", nargs="+", type=Path, default=[], metavar="TABLE",
+        help="tables whose best batches are drawn beside those of public tables, in tokens",
+    )  # fmt: skip
     read.add_argument(
         "--columns", default="", metavar="'WORD=COLUMN ...'",
         help="what its columns are, or a file that says so: batch=bs lr=lr loss=\"smooth loss\" "
@@ -400,7 +404,9 @@ def _next(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _read(options: argparse.Namespace) -> "Iterator[Answer | str]":
-    from analysis.report.any_runs import describe_table
+    from analysis.figures.atlas import draw_beside
+    from analysis.figures.sheet import save
+    from analysis.report.any_runs import describe_table, judge_beside
     from analysis.report.scaling import judge_speed
     from analysis.tables.any_table import read_table
 
@@ -408,13 +414,18 @@ def _read(options: argparse.Namespace) -> "Iterator[Answer | str]":
         return read_table(path, options.columns, options.units)
 
     reference = read(options.against) if options.against else None
-    for table in map(read, options.tables):
+    for table in map(read, [*options.tables, *options.beside]):
         yield from describe_table(table)
         if reference and (table.measure == MEASURES[2]) != (reference.measure == MEASURES[2]):
             msg = f"{table.name} must have {reference.measure}, as --against has. Convert it."
             raise ValueError(msg)
         if reference:
             yield judge_speed(table.reached, reference.reached)
+    for table in map(read, options.beside):
+        answer, own = judge_beside(table)
+        yield answer
+        drawing = draw_beside(own, table.name, options.width)
+        yield from map(_WROTE.format, save(drawing, options.out, "best_batch_beside"))
 
 
 def _branches(options: argparse.Namespace) -> "Iterator[Answer | str]":

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
+from analysis.figures.atlas import place_beside
 from analysis.report.estimates import estimate_finals
 from analysis.report.scaling import judge_scaling
 from analysis.stats.answer import Answer
@@ -15,12 +16,23 @@ from analysis.stats.critical_batch import critical_batch, doubling_batch
 from analysis.stats.failure_risk import fit_risk
 from analysis.stats.powers import batch_power
 from analysis.stats.replicates import Array, Estimate, format_interval
-from analysis.stats.size_laws import FEWEST, NAMES, SHARE, Laws, fit_laws, regress, settings_matter
+from analysis.stats.size_laws import (
+    FEWEST,
+    NAMES,
+    SHARE,
+    Laws,
+    find_bests,
+    fit_laws,
+    regress,
+    settings_matter,
+)
 from analysis.tables.any_table import SETTINGS, AnyTable, read_table
 from analysis.tables.metric import Metric
 from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
 
+#: How near the best runs must be that tell a best to be put beside others.
+_BESIDE = 0.01
 #: Values of a setting at a batch that may be a grid.
 _MOST_VALUES = 40
 #: Batch and share of the definition of Zhang et al. 2024.
@@ -72,15 +84,10 @@ def _judge_single(table: AnyTable, metric: Metric) -> Iterator[Answer]:
 
 def _judge_laws(table: AnyTable, metric: Metric) -> Iterator[Answer]:
     """How the best batch and rate grow with size and data."""
-    cell, runs = table.cell, table.runs[table.runs["outcome"] == "finished"]
-    value = metric.sign * runs[metric.name]
-    best = value.groupby([runs[c] for c in cell]).transform("max")
-    runs = runs.assign(behind=(best - value) / best.abs())
-    by_cell = runs.groupby(cell)
-    settings = [c for c in SETTINGS if c in runs and by_cell[c].nunique().median() >= 3]
+    cell, (runs, settings) = table.cell, _take_settings(table, metric)
     pairs = [(s, c) for s in settings or SETTINGS[:1] for c in cell]
     laws, why = None, ""
-    if not settings or by_cell.size().max() < FEWEST:
+    if not settings or runs.groupby(cell).size().max() < FEWEST:
         why = f"a size must have {FEWEST} runs or more, with three batches or rates"
     elif not settings_matter(runs, cell, settings):
         why = "in these runs the metric depends on neither batch nor rate more than noise does"
@@ -104,6 +111,46 @@ def _judge_laws(table: AnyTable, metric: Metric) -> Iterator[Answer]:
         for c, power in zip(given, regress(logs[:, :-1], logs[:, -1]), strict=True):
             by_definition = {first: power, "best batch": laws.powers[f"best_batch_{NAMES[c]}"]}
             yield _compare_definitions(NAMES[c], by_definition)
+
+
+def _take_settings(table: AnyTable, metric: Metric) -> tuple[pd.DataFrame, list[str]]:
+    """The finished runs with what they are `behind` the best of their cell; settings that vary."""
+    runs = table.runs[table.runs["outcome"] == "finished"]
+    value = metric.sign * runs[metric.name]
+    best = value.groupby([runs[c] for c in table.cell]).transform("max")
+    runs = runs.assign(behind=(best - value) / best.abs())
+    varied = runs.groupby(table.cell)[[c for c in SETTINGS if c in runs]].nunique().median()
+    return runs, [*varied.index[varied >= 3]]
+
+
+def judge_beside(table: AnyTable) -> tuple[Answer, pd.DataFrame]:
+    """Where public tables have the best batch at a table's sizes and data; and its own bests.
+
+    Raises:
+        ValueError: if it has no loss and data, or counts batches in anything but tokens, or none of
+            its sizes has its best batch inside what was run.
+    """
+    if not table.metric or "data_seen" not in table.cell or table.units.get("batch") != "tokens":
+        msg = (
+            f"{table.name} must have a loss, and batches and data in tokens, to be put beside "
+            "others. Add data=COLUMN to --columns, and --units 'batch=2048tokens'."
+        )
+        raise ValueError(msg)
+    runs, settings = _take_settings(table, table.metric)
+    bests, left_out, _ = find_bests(runs, table.cell, settings, _BESIDE) if settings else (
+        pd.DataFrame(), ["a size must have three batches or rates"], 0.0
+    )  # fmt: skip
+    if "global_batch" not in bests:
+        msg = f"{table.name} must have sizes whose best batch is known; {'; '.join(left_out)}."
+        raise ValueError(msg)
+    own = bests.rename(columns=NAMES)
+    placed = place_beside(own)
+    inside = ((placed["low"] <= placed["batch"]) & (placed["batch"] <= placed["high"])).sum()
+    return Answer(
+        name="beside", question="Where would others' best batches be?", is_answered=True,
+        words=f"Of {several(len(placed), 'comparison')} of a best batch with a public table "
+        f"{inside} lie inside its interval (95 %, for one table more).", table=placed,
+    ), own  # fmt: skip
 
 
 def _describe_law(name: str, question: str, laws: Laws, table: AnyTable) -> Answer:

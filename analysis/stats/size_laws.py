@@ -14,8 +14,8 @@ from analysis.tables.any_table import NAMES
 
 #: How far behind the best of their cell runs may be that tell where it is [fraction of the best].
 WINDOWS = (0.005, 0.01, 0.02, 0.04, 0.08)
-#: The first window that may be chosen, and the noise of runs that one must be this many times.
-_FIRST, _NOISES = 0.01, 6
+#: How many times the noise must be in a window; narrower ones than this hide it.
+_NOISES, _SHOWN = 6, 0.01
 #: What the largest batch may lose beside the best [fraction of the best].
 SHARE = 0.0025
 #: Runs beyond as many as a surface has coefficients, and the fewest of a cell.
@@ -126,7 +126,7 @@ class Laws:
 def fit_laws(runs: pd.DataFrame, cell: Sequence[str], settings: Sequence[str]) -> Laws | None:
     """Laws of the best settings over size and data; None if no window has enough cells.
 
-    The window is the first from 1 % on that is six times the noise. An interval is Student's from
+    The window is the first that is six times the noise. An interval is Student's from
     the cells' scatter, with the larger of the usual variance and one for unequal spreads (HC3), and
     contains that of tops of cubics: how far they depend on the shape.
 
@@ -142,7 +142,7 @@ def fit_laws(runs: pd.DataFrame, cell: Sequence[str], settings: Sequence[str]) -
     known = [w for w in WINDOWS if fits[w]]
     if not known or not given:
         return None
-    is_fit = (w for w in known if w >= _FIRST and found[w][2] <= w / _NOISES)
+    is_fit = (w for w in known if max(found[w][2], found[_SHOWN][2]) <= w / _NOISES)
     window = next(is_fit, known[-1])
     cubic = find_bests(runs, cell, settings, window, degree=3)[0]
     bent = _fit_powers(cubic, given, settings) or fits[window]
