@@ -135,7 +135,8 @@ def _name_command(arguments: Sequence[str], commands: Sequence[str]) -> Sequence
     first = arguments[0] if arguments else "--where"
     if first in (*commands, "-h", "--help"):
         return arguments
-    if first == "--beside" or Path(first).is_file():
+    is_table = Path(first).is_file() or Path(first).suffix in (".csv", ".parquet")
+    if first == "--beside" or is_table:
         return ["read", *arguments]
     if not first.startswith("-") and not Path(first).is_dir():
         msg = (
@@ -424,7 +425,7 @@ def _read(options: argparse.Namespace) -> "Iterator[Answer | str]":
     for table in map(read, options.beside):
         answer, own = judge_beside(table)
         yield answer
-        drawing = draw_beside(own, table.name, options.width)
+        drawing = draw_beside(own, Path(table.name).name, options.width)
         yield from map(_WROTE.format, save(drawing, options.out, "best_batch_beside"))
 
 

@@ -69,6 +69,7 @@ class Table:
         is_heavy: whether it is Student's with three degrees of freedom.
         off: standard deviation of each cell's best off the laws, of the logarithm.
         deepens: by what power of the data the loss grows.
+        points: batches, and rates, of each cell.
         truth: the powers, in the order of `TRUTH`.
     """
 
@@ -77,6 +78,7 @@ class Table:
     is_heavy: bool = False
     off: float = 0.0
     deepens: float = 0.0
+    points: int = 8
     truth: tuple[float, ...] = tuple(TRUTH.values())
 
     def draw(self, rng: np.random.Generator) -> pd.DataFrame:
@@ -84,14 +86,19 @@ class Table:
         data = np.array([4e9, 1e10, 3e10, 8e10])
         rows = [(s, d) for s in (2e8, 4e8, 8e8) for d in data * (2e8 / s) ** 0.3]
         x, y, v, u, w = self.truth
-        batches, rates = np.meshgrid(32.0 * 2 ** np.arange(8), RATE * 2.0 ** np.arange(-4, 4))
+        steps = 2.0 ** (np.arange(self.points) - (self.points - 1) // 2)
+        batches, rates = np.meshgrid(BATCH * steps, RATE * steps)
         frames = []
         for size, of_data in rows:
             n, d, off = np.log(size / SIZE), np.log(of_data / DATA), self.off * rng.normal(size=2)
             batch = np.log(batches.ravel() / BATCH)
             rate = np.log(rates.ravel() / RATE) - v * d - u * n - w * batch - off[1]
             batch = batch - x * d - y * n - off[0]
-            noise = rng.standard_t(3, 64) / 3**0.5 if self.is_heavy else rng.normal(size=64)
+            noise = (
+                rng.standard_t(3, rate.size) / 3**0.5
+                if self.is_heavy
+                else (rng.normal(size=rate.size))
+            )
             level = 1.8 + 0.45 * (size / SIZE) ** -0.1 + 0.5 * (of_data / DATA) ** -0.15
             lost = self.loss(batch, rate) * (of_data / DATA) ** self.deepens
             loss = np.where(rate > 2.3, np.inf, level + lost + self.noise * noise)
@@ -131,6 +138,7 @@ KINDS = {
     "two parabolas, deeper with data, no noise": Table(bent, noise=0.0005, deepens=0.3),
     "valley": Table(valley, is_heavy=True),
     "valley, tuned unequally": Table(valley, noise=0.002, off=0.1),
+    "steep above, five by five": Table(steep, noise=0.002, points=5),
     "valley, no noise": Table(valley, noise=0.0005),
 }
 

@@ -58,7 +58,6 @@ def draw_beside(own: pd.DataFrame, name: str, width: Width = "screen") -> Drawin
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(visible=True)
-    axes.legend()
     sheet.label("data [tokens]", "best batch [tokens]")
     note = (
         "Marks: the best batch of a size of model and data, at its best rate (docs/results/atlas)."

@@ -14,7 +14,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.figures import style
 from analysis.figures.atlas import BESTS
@@ -61,6 +61,16 @@ def keep(folder: Path, source: str, answers: Sequence[Answer]) -> dict[str, Answ
     return {answer.name: answer for answer in answers}
 
 
+def thin_ticks(axes: plt.Axes) -> None:
+    """Numbers at 1, 2 and 5 of each decade of a logarithmic axis; a grid."""
+    for axis, scale in ((axes.xaxis, axes.get_xscale()), (axes.yaxis, axes.get_yscale())):
+        if scale == "log":
+            axis.set_minor_formatter(NullFormatter())
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(FuncFormatter(lambda at, _: f"{at:.3g}".replace("e+", "e")))
+    axes.grid(alpha=0.3)
+
+
 def study_step_law(folder: Path, data: Path) -> None:
     bests, figure = [], plt.figure(figsize=(9, 3.6), layout="constrained")
     for place, (source, (name, columns)) in enumerate(STEP_LAW.items(), 1):
@@ -80,10 +90,7 @@ def study_step_law(folder: Path, data: Path) -> None:
             axes.plot(rows["data"], np.exp(law + powers[1].value * at), color=point.get_color())
         axes.set(xscale="log", yscale="log", xlabel="data [tokens]", title=source)
         axes.set_ylabel("best batch [tokens]")
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_minor_formatter(NullFormatter())
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.grid(alpha=0.3)
+        thin_ticks(axes)
         axes.legend(title="parameters", fontsize=7, title_fontsize=7)
     figure.savefig(folder / "step_law.png", dpi=130)
     order = ["source", "size", "data", "batch", "rate"]
@@ -120,7 +127,7 @@ def study_scan_bench(folder: Path) -> None:
         middles = [10**interval.mid for interval in share.index.get_level_values(1)]
         axes.plot(middles, 100 * share, mark.marker + "-", color=mark.color, label=f"{batch:,}")
     axes.set(xscale="log", xlabel="learning rate", ylabel="diverged [%]")
-    axes.grid(alpha=0.3)
+    thin_ticks(axes)
     axes.legend(title="batch", fontsize=7, title_fontsize=7)
     figure.savefig(folder / "scan_bench.png", dpi=130)
 
