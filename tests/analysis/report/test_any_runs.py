@@ -7,8 +7,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_tables import KINDS, TRUTH, Table, claims, covers, flat, shuffled
+from simulated_tables import (
+    BATCH,
+    DATA,
+    KINDS,
+    SIZE,
+    TRUTH,
+    Table,
+    claims,
+    covers,
+    flat,
+    shuffled,
+)
 
+from analysis.figures.atlas import BESTS, place_beside
 from analysis.report.any_runs import judge_table
 
 #: Steps to a target at batches 64 to 16,384 by the size in millions (Zhang et al. 2024, MIT).
@@ -133,3 +145,30 @@ def test_shuffled_tables_seldom_have_a_law(what):
 
     assert said[:, : 5 if what == "loss" else 4].any(axis=1).mean() <= 0.1
     assert said[:, : 5 if what == "loss" else 4].mean() <= 0.05
+
+
+def test_own_best_batches_are_drawn_beside_those_of_public_tables(command, tmp_path):
+    """The best batch in the figure is that of the simulated law, in tokens."""
+    mine, out = tmp_path / "mine.csv", tmp_path / "out"
+    Table(noise=0.001).draw(np.random.default_rng(5)).to_csv(mine, index=False)
+
+    said = command("analysis", "--beside", mine, "--units", "batch=1024tokens", "--out", out)
+    refused = command("analysis", "--beside", mine, "--out", out)
+
+    assert "Of 24 comparisons of a best batch with a public table" in said.stdout
+    drawn = pd.read_csv(out / "best_batch_beside.csv")
+    own = drawn[drawn["source"] == "mine.csv"]
+    truth = 1024 * BATCH * (own["data"] / DATA) ** 0.6 * (own["size"] / SIZE) ** -0.3
+    assert own["batch"].to_numpy() == pytest.approx(truth.to_numpy(), rel=0.15)
+    assert "must have a loss, and batches and data in tokens" in refused.stdout
+
+
+def test_a_law_of_public_tables_is_placed_where_their_own_bests_are():
+    known = pd.read_csv(BESTS)
+
+    placed = place_beside(known[known["source"] == "step-law dense"].drop(columns="source"))
+
+    own = placed[placed["source"] == "step-law dense"]
+    assert np.mean((own["low"] <= own["batch"]) & (own["batch"] <= own["high"])) >= 0.93
+    middle = np.exp(np.log(own["there"] / own["batch"]).mean())
+    assert middle == pytest.approx(1, abs=1e-6)
