@@ -414,6 +414,9 @@ def _read(options: argparse.Namespace) -> "Iterator[Answer | str]":
     def read(path: Path) -> AnyTable:
         return read_table(path, options.columns, options.units)
 
+    if not (options.tables or options.beside):
+        msg = "a table must be named, as in sweeper analysis table.csv."
+        raise ValueError(msg)
     reference = read(options.against) if options.against else None
     for table in map(read, [*options.tables, *options.beside]):
         yield from describe_table(table)

@@ -101,7 +101,7 @@ def _judge_laws(table: AnyTable, metric: Metric) -> Iterator[Answer]:
             yield replace(_describe_law(name, question, laws, table), table=shown)
             shown = pd.DataFrame()  # once
         else:
-            reason = why or (laws and laws.note) or f"the {NAMES[by]} has fewer than three values"
+            reason = why or (laws and laws.note) or f"the {NAMES[by]} has one value"
             words = f"Not answered: {reason}."
             yield Answer(name=f"{name}_exponent", question=question, words=words)
     if laws and "largest" in laws.bests:

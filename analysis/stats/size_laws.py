@@ -134,7 +134,7 @@ def fit_laws(runs: pd.DataFrame, cell: Sequence[str], settings: Sequence[str]) -
     Source:
         MacKinnon & White 1985, Journal of Econometrics 29, 305-325 (HC3).
     """
-    given, note = [c for c in cell if len(runs[c].unique()) > 2], ""
+    given, note = [c for c in cell if len(runs[c].unique()) > 1], ""
     both = np.log(runs[given].drop_duplicates().to_numpy(float))
     if len(given) > 1 and abs(np.corrcoef(both.T)[0, 1]) > _TOGETHER:
         given, note = given[-1:], "size and data grow together: the power is that of both"
