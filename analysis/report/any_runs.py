@@ -137,10 +137,10 @@ def judge_beside(table: AnyTable) -> tuple[Answer, pd.DataFrame]:
         )
         raise ValueError(msg)
     runs, settings = _take_settings(table, table.metric)
-    bests, left_out, _ = find_bests(runs, table.cell, settings, _BESIDE) if settings else (
-        pd.DataFrame(), ["a size must have three batches or rates"], 0.0
-    )  # fmt: skip
-    if "global_batch" not in bests:
+    bests, left_out = pd.DataFrame(), ["three batches or more are needed at a size"]
+    if "global_batch" in settings:
+        bests, left_out, _ = find_bests(runs, table.cell, settings, _BESIDE)
+    if not len(bests):
         msg = f"{table.name} must have sizes whose best batch is known; {'; '.join(left_out)}."
         raise ValueError(msg)
     own = bests.rename(columns=NAMES)

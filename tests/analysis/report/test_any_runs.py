@@ -23,14 +23,8 @@ from simulated_tables import (
 from analysis.figures.atlas import BESTS, place_beside
 from analysis.report.any_runs import judge_table
 
-#: Steps to a target at batches 64 to 16,384 by the size in millions (Zhang et al. 2024, MIT).
-ZHANG = {
-    85: (46000, 23000, 13282, 7000, 3840, 2528, 1917, 1600, 1600),
-    151: (96000, 49000, 24000, 12000, 7128, 4350, 2940, 2400, 2300),
-    302: (196000, 90000, 46000, 23400, 13300, 7224, 4980, 3400, 2879),
-    604: (311000, 166000, 81000, 37440, 21320, 11400, 7199, 4700, 3800),
-    1200: (642000, 331000, 176000, 94000, 46500, 25000, 15360, 8900, 6500),
-}
+#: Steps to a target at batches 64 to 16,384 by the size (Zhang et al. 2024, MIT).
+ZHANG = Path(__file__).parents[3] / "docs/results/atlas/zhang2024.csv"
 
 
 def by_name(answers):
@@ -39,9 +33,7 @@ def by_name(answers):
 
 def test_zhangs_exponent_is_found_by_its_definition_and_the_others_are_said_to_differ():
     """Values computed elsewhere from the notebook's own formulas."""
-    rows = [(size * 1e6, 2.0**k, steps) for size, of in ZHANG.items()
-            for k, steps in enumerate(of, 6)]  # fmt: skip
-    (answer,) = judge_table(pd.DataFrame(rows, columns=["size", "batch", "steps"]))
+    (answer,) = judge_table(ZHANG)
 
     found = answer.settings["by_definition"]
     published = found["20 % over batch 256"]
