@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from analysis.figures.responses import draw_best_rates, draw_best_warmups
     from analysis.figures.sheet import Drawing, save
     from analysis.figures.target import best_reached, draw_steps_to_target
+    from analysis.report.any_runs import judge_table
     from analysis.report.table import PaperTable, paper_table
     from analysis.stats.breaking_batch import breaking_batch
     from analysis.stats.contrasts import seeds_to_see
@@ -29,7 +30,7 @@ __all__ = [
     "compare", "compare_rules", "constant_rate", "critical_batch", "curve_points", "diffusion",
     "doubling_batch", "draw_against_batch", "draw_against_warmup", "draw_best_rates",
     "draw_best_warmups", "draw_heat_map", "draw_per_epoch", "draw_steps_to_target", "exponent",
-    "group_comparable", "load_curves", "load_runs", "paper_table", "points", "save",
+    "group_comparable", "judge_table", "load_curves", "load_runs", "paper_table", "points", "save",
     "seeds_to_see", "split_by_rule", "to_target", "with_metric",
 ]  # fmt: skip
 
@@ -41,6 +42,7 @@ _LAZY = {
     "analysis.figures.points": "split_by_rule points",
     "analysis.figures.sheet": "Drawing save",
     "analysis.figures.target": "best_reached draw_steps_to_target",
+    "analysis.report.any_runs": "judge_table",
     "analysis.report.table": "PaperTable paper_table",
     "analysis.stats.breaking_batch": "breaking_batch",
     "analysis.stats.critical_batch": "critical_batch doubling_batch",

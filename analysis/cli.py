@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 import pandas as pd
 
 from analysis.frontier.machines import find_presets
+from analysis.tables.any_table import MEASURES, WORDS, AnyTable
 from analysis.tables.comparable_runs import (
     COLUMNS,
     ComparableRuns,
@@ -128,14 +129,18 @@ def main(arguments: Sequence[str]) -> int:
 def _name_command(arguments: Sequence[str], commands: Sequence[str]) -> Sequence[str]:
     """The words of a command; without one they are about which batch to train with.
 
-    ValueError for a first word that is neither a command nor a folder.
+    Of a file they are about the table that it is. ValueError for another first word that is neither
+    a command nor a folder.
     """
     first = arguments[0] if arguments else "--where"
     if first in (*commands, "-h", "--help"):
         return arguments
+    is_table = Path(first).is_file() or Path(first).suffix in (".csv", ".parquet")
+    if first == "--beside" or is_table:
+        return ["read", *arguments]
     if not first.startswith("-") and not Path(first).is_dir():
         msg = (
-            f"the first word must be a results folder or a command; got {first}, which is neither. "
+            f"the first word must be a results folder, a table or a command; got {first}. "
             f"{did_you_mean(first, commands) or 'See sweeper analysis --help.'}"
         )
         raise ValueError(msg)
@@ -156,7 +161,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
         name = command.__name__.removeprefix("_")
         added = commands.add_parser(name, help=about, description=about, parents=[*parents])
         added.set_defaults(command=command, where=[])
-        if command is not _scaling:  # of tables, not of runs
+        if command is not _read:  # of tables, not of results folders
             added.add_argument(
                 "--where", action="append", metavar="KEY=VALUE",
                 help="only these runs: a column, a word of the command line or a setting",
@@ -186,17 +191,30 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
     estimates.add_argument(
         "--target", type=float, help="metric level that counts as trained; an accuracy from 0 to 1"
     )
-    scaling = add(
-        _scaling, "critical batch of a table of examples to a target, yours or published", as_json
-    )
-    scaling.add_argument(
-        "tables", nargs="+", type=Path, metavar="TABLE",
-        help="CSV or parquet with global_batch, seed and examples_to_target, or steps_to_target or "
-        "epochs_to_target; also peak_lr and warmup_epochs, warmup_examples or warmup_steps",
+    read = add(
+        _read, "a table of anyone's runs: what its columns can answer; what a file without a "
+        "command prints", out, as_json,
     )  # fmt: skip
-    scaling.add_argument(
+    read.add_argument(
+        "tables", nargs="*", type=Path, metavar="TABLE", help="CSV or parquet with a row per run"
+    )
+    read.add_argument(
+        "--beside", nargs="+", type=Path, default=[], metavar="TABLE",
+        help="tables whose best batches are drawn beside those of public tables, in tokens",
+    )  # fmt: skip
+    read.add_argument(
+        "--columns", default="", metavar="'WORD=COLUMN ...'",
+        help="what its columns are, or a file that says so: batch=bs lr=lr loss=\"smooth loss\" "
+        f"size=N data=D; the words are {', '.join(WORDS)}, others; default: columns of these names",
+    )  # fmt: skip
+    read.add_argument(
+        "--units", default="", metavar="'WORD=UNIT ...'",
+        help="what a number of a column stands for: batch=2048tokens data=1e9tokens",
+    )  # fmt: skip
+    read.add_argument(
         "--against", type=Path, metavar="TABLE",
-        help="such a table of a reference: are these runs suspiciously fast for their batch?",
+        help="a table of a reference, of what reached a target: are these runs suspiciously fast "
+        "for their batch?",
     )  # fmt: skip
     branches = add(
         _branches, "the critical batch over training, from branches", results, metric, out, as_json
@@ -386,24 +404,32 @@ def _next(options: argparse.Namespace) -> Iterator[str]:
     yield from [json.dumps(as_json(found), indent=1)] if options.json else proposals_text(found)
 
 
-def _scaling(options: argparse.Namespace) -> "Iterator[Answer | str]":
-    from analysis.report.scaling import judge_scaling, judge_speed
-    from analysis.tables.target_tables import read_reached
+def _read(options: argparse.Namespace) -> "Iterator[Answer | str]":
+    from analysis.figures.atlas import draw_beside
+    from analysis.figures.sheet import save
+    from analysis.report.any_runs import describe_table, judge_beside
+    from analysis.report.scaling import judge_speed
+    from analysis.tables.any_table import read_table
 
-    reference, unit_there = read_reached(options.against) if options.against else (None, "")
-    for path in options.tables:
-        reached, unit = read_reached(path)
-        batches = reached["global_batch"]
-        yield (
-            f"{path}: {unit} to a target at {several(batches.nunique(), 'batch')} from "
-            f"{batches.min():,} to {batches.max():,}, {several(len(reached), 'seed')} in all"
-        )
-        yield from judge_scaling(reached)
-        if reference is not None:
-            if unit != unit_there:
-                msg = f"{path} must have {unit_there}_to_target, as --against has; got {unit}."
-                raise ValueError(msg)
-            yield judge_speed(reached, reference)
+    def read(path: Path) -> AnyTable:
+        return read_table(path, options.columns, options.units)
+
+    if not (options.tables or options.beside):
+        msg = "a table must be named, as in sweeper analysis table.csv."
+        raise ValueError(msg)
+    reference = read(options.against) if options.against else None
+    for table in map(read, [*options.tables, *options.beside]):
+        yield from describe_table(table)
+        if reference and (table.measure == MEASURES[2]) != (reference.measure == MEASURES[2]):
+            msg = f"{table.name} must have {reference.measure}, as --against has. Convert it."
+            raise ValueError(msg)
+        if reference:
+            yield judge_speed(table.reached, reference.reached)
+    for table in map(read, options.beside):
+        answer, own = judge_beside(table)
+        yield answer
+        drawing = draw_beside(own, Path(table.name).name, options.width)
+        yield from map(_WROTE.format, save(drawing, options.out, "best_batch_beside"))
 
 
 def _branches(options: argparse.Namespace) -> "Iterator[Answer | str]":

@@ -1,9 +1,11 @@
 """How often verdicts are false and intervals hold, over simulated studies of known truth.
 
-    python -m benchmarks.study_statistics [--verdicts 2000] [--coverage 300] [--only WORD ...]
+    python -m benchmarks.study_statistics [--verdicts 2000] [--coverage 300] [--laws 100]
+        [--only WORD ...]
 
 The first table is of studies in which nothing differs, judged by the claims of a paper; the second
-of the power of such a family; the third of intervals. The tables are in docs/statistics.md.
+of the power of such a family; the third of intervals, the fourth of laws across sizes. The tables
+are in docs/statistics.md.
 """
 
 import argparse
@@ -17,6 +19,8 @@ from scipy import stats
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from simulated_estimates import KINDS, coverage
+from simulated_tables import KINDS as TABLES
+from simulated_tables import claims, covers, shuffled
 from simulated_verdicts import NOISES, decided, judged, share_false, values_at
 
 from analysis.papers.goyal2017 import PAPER as GOYAL
@@ -31,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--verdicts", type=int, default=2000, help="studies of each kind")
     parser.add_argument("--coverage", type=int, default=300, help="studies of each kind")
+    parser.add_argument("--laws", type=int, default=100, help="tables of each kind")
     parser.add_argument("--only", nargs="*", default=[""], help="estimates with any of these words")
     options = parser.parse_args()
     if options.verdicts:
@@ -38,6 +43,8 @@ def main() -> None:
         power(options.verdicts)
     if options.coverage:
         held(options.coverage, options.only)
+    if options.laws:
+        held_laws(options.laws, options.only)
 
 
 def _points(paper: Paper) -> list:
@@ -82,6 +89,25 @@ def held(studies: int, only: Sequence[str]) -> None:
             words = "" if np.isnan(share) else f"{100 * share:.0f}"
             cells.append(f"{words} (refused {100 * refused:.0f})" if refused else words)
         print(f"| {kind} | {' | '.join(cells)} |", flush=True)
+
+
+def held_laws(tables: int, only: Sequence[str]) -> None:
+    """Coverage of powers of the best batch and rate, and how often shuffled tables have one."""
+    print("| tables | answered | covers | least | width |\n| --- | --- | --- | --- | --- |")
+    for kind in (name for name in TABLES if any(word in name for word in only)):
+        rng = np.random.default_rng(1)
+        found = [covers(TABLES[kind], rng) for _ in range(tables)]
+        known = np.array([each for each, _ in found if each])
+        width = np.median([w for each, w in found if each])
+        cells = (len(known) / tables, known.mean(), known.mean(axis=0).min())
+        shares = " | ".join(f"{100 * share:.0f} %" for share in cells)
+        print(f"| {kind} | {shares} | {width:.2f} |", flush=True)
+    for what in ("loss", "cells"):
+        rng = np.random.default_rng(2)
+        said = np.array([claims(shuffled(rng, what)) for _ in range(tables)])
+        said = said[:, : 5 if what == "loss" else 4]  # the rate still moves with the batch
+        each, some = 100 * said.mean(axis=0).max(), 100 * said.any(axis=1).mean()
+        print(f"shuffled {what}: at most {each:.0f} % by question, any in {some:.0f} %", flush=True)
 
 
 if __name__ == "__main__":

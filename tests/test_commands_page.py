@@ -20,8 +20,8 @@ COMPLETED = {
     ],
     "sweeper compact [results]": ["compact", "compact results"],
     "paper": ["analysis paper mccord2021"],
-    "sweeper analysis scaling table.csv": [
-        f"analysis scaling {ROOT}/docs/results/mlperf/tables/gpt3.csv",
+    "sweeper analysis table.csv": [
+        f"analysis {ROOT}/docs/results/mlperf/tables/gpt3.csv",
     ],
 }  # fmt: skip
 #: What trains other runs, starts other programs or needs no results: tested elsewhere.

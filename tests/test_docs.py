@@ -31,6 +31,7 @@ READERS_OWN = {
     "myproj": "_target_ must name something that can be imported",
     "analysis tuning": "results must",
     "mine.csv": "got: No such file or directory",
+    "dense.csv": "got: No such file or directory",
     "results=mine branch": "branch must name a run in mine",
     "results=gpt branch": "branch must name a run in gpt",
     "analysis branches mine": "results must be a folder",
@@ -50,6 +51,7 @@ NO_KEYS = {
     *("persistent", "shuffle_set_split", "use_reentrant", "weights_only"),  # in Python
     *("cluster", "experiment", "recipe", "group", "extra_steps"),
     *("together", "where", "lengths", "lengths_unit", "cooldown"),  # of a grid
+    *("loss", "others"),  # of a table
 }
 
 

@@ -67,6 +67,16 @@ def estimate_all(
     ]
 
 
+def estimate_finals(
+    runs: pd.DataFrame, columns: Sequence[str], metric: Metric, draws: int = DRAWS
+) -> Iterator[Answer]:
+    """Estimate what final metrics tell alone: `runs` has all columns of ours, maybe null."""
+    rng, best = make_rng(), choose_settings(runs, columns, metric)
+    yield _choose_batch(best, metric, best.words)
+    yield from _estimate_exponents(runs, columns, rng, draws, metric)
+    yield best.describe(_estimate_breaking(best, rng, draws, metric))
+
+
 def choose_batch(measured: Measured) -> Answer:
     """Which batch to train with, each at its best setting, by the largest comparable group."""
     group, columns = group_settings(measured.runs_with_metric)

@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 def judge_scaling(reached: pd.DataFrame) -> Iterator[Answer]:
-    """Judge what `read_reached` returns: examples, what a doubling costs, rate and warmup."""
+    """Judge a table of what reached a target: examples, what a doubling costs, rate and warmup."""
     doubling, fit, answers = describe_doubling(reached)
     yield from answers
     if fit and doubling:
@@ -42,8 +42,8 @@ def judge_scaling(reached: pd.DataFrame) -> Iterator[Answer]:
 def judge_speed(reached: pd.DataFrame, reference: pd.DataFrame) -> Answer:
     """Judge whether runs need suspiciously few examples for their batch, beside a reference's.
 
-    Both are what `read_reached` returns. At each batch of the reference's range: Welch's one-sided
-    test at 5 %, corrected over batches, against its means, joined by lines in the batch as in the
+    Both tell what reached a target. At each batch of the reference's range: Welch's one-sided test
+    at 5 %, corrected over batches, against its means, joined by lines in the batch as in the
     hyperbola. The runs are taken to scatter as the reference does, or more if they do; where it has
     one seed, as all of its batches tell.
 

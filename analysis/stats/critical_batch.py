@@ -23,6 +23,8 @@ from analysis.stats.to_target import FEWEST_EVALUATIONS, evaluations_to_target
 
 #: A hyperbola that the seeds reject still describes means that are all as near [fraction of it].
 CLOSE = 0.1
+#: How many times the fewest examples both sides of a valley take.
+_VALLEY = 1.25
 
 #: With one seed a batch, batches whose scatter about the hyperbola tells the noise.
 FEWEST_SCATTERED = 4
@@ -76,6 +78,12 @@ def critical_batch(reached: pd.DataFrame) -> CriticalBatch:
         McCandlish et al. 2018, arXiv:1812.06162, equations 2.11 and 2.12.
     """
     cells, known, notes = _cells_to_target(reached, 3)
+    if floor := find_floor(cells):
+        msg = (
+            f"examples to the target must not fall with the batch first; got a valley, with fewest "
+            f"at batch {floor:,.0f}. Leave the batches below it out."
+        )
+        raise ValueError(msg)
     fit = _fit_hyperbola(cells, known)
     is_held = cells.points["global_batch"] <= fit.holds_up_to
     notes = [fit.critical_batch.note, *notes]
@@ -154,6 +162,23 @@ def _fit_hyperbola(cells: Replicates, known: pd.DataFrame) -> CriticalBatch:
     return CriticalBatch(estimate, steps, fewest, scatter, p, float(away[far]), held)
 
 
+def find_floor(cells: Replicates) -> float:
+    """The batch with the fewest examples, if both smaller and larger ones take many more; else 0.
+
+    More by a quarter, and by three errors where there are seeds: below the floor of the valley that
+    AdamW has, the hyperbola and the isotonic law are both false.
+    """
+    least = int(cells.means.argmin())
+    error = np.where(cells.counts > 1, cells.mean_variances, 0.0)
+    for side in (cells.means[:least], cells.means[least + 1 :]):
+        if not len(side) or side.max() < _VALLEY * cells.means[least]:
+            return 0.0
+        at = int((cells.means == side.max()).argmax())
+        if side.max() - cells.means[least] < 3 * np.sqrt(error[at] + error[least]):
+            return 0.0
+    return float(cells.points["global_batch"].iloc[least])
+
+
 def doubling_batch(reached: pd.DataFrame) -> Estimate:
     """The batch at which examples to target are twice those of the smallest batch.
 
@@ -174,6 +199,10 @@ def doubling_batch(reached: pd.DataFrame) -> Estimate:
         bound: nan and infinite.
     """
     cells, known, notes = _cells_to_target(reached, 2)
+    if floor := find_floor(cells):
+        found = doubling_batch(reached[reached["global_batch"] >= floor])
+        note = f"a valley: smaller batches than {floor:,.0f} take more examples, and are left out"
+        return replace(found, note=f"{note}; {found.note}")
     first = float(cells.points["global_batch"].iloc[0])
     rows = known[known["global_batch"] >= first].sort_values("global_batch")
     batches = rows["global_batch"].unique().astype(float)
@@ -197,8 +226,8 @@ def doubling_batch(reached: pd.DataFrame) -> Estimate:
         share = np.clip(rise[i - 1] / (rise[i - 1] - rise[i]), 0, 1)
         place = float(batches[i - 1] * (batches[i] / batches[i - 1]) ** share)
     method = (
-        f"isotonic in log batch, twice the examples of batch {first:,.0f}; 95 % by t tests, "
-        "between the batches that were run"
+        f"isotonic in log batch, twice the examples of the smallest batch, {first:,.0f}; 95 % "
+        "by t tests, between the batches that were run"
     )
     ends = "the ends are batches that were run"
     if np.isnan(half).all():

@@ -51,7 +51,7 @@ def describe_doubling(
         rule, _, remedy = str(error).rpartition(". ")
         words = f"No E_min / S_min: {rule}."
     batches = sorted(reached["global_batch"].unique())
-    first = f"twice the examples of the smallest batch, {batches[0]:,}"
+    first = doubling.method.partition(", ")[2].partition(";")[0]
     value = doubling.value if np.isfinite(doubling.value) else np.nan
     next_steps = [_next(each.without or each, reached) for each in (doubling, ratio)]
     answers = [

@@ -19,7 +19,7 @@ from analysis.report.scaling import SETTINGS, cells_without_wild, costs_around, 
 from analysis.stats.critical_batch import CriticalBatch, critical_batch, doubling_batch
 from analysis.stats.powers import batch_power, proportional_up_to
 from analysis.stats.replicates import Estimate, Replicates
-from analysis.tables.target_tables import read_reached
+from analysis.tables.any_table import read_table
 
 BLUE, ORANGE, RED, GREY = "#0072b2", "#d55e00", "#c1272d", "#8a8a8a"
 
@@ -54,7 +54,7 @@ class Workload:
 
 def judge(path: Path) -> Workload:
     name = path.stem
-    reached, _ = read_reached(path)
+    reached = read_table(path).reached
     cells, wild = cells_without_wild(reached)
     whole = reached.assign(outcome="finished")
     kept = whole if not wild else drop(whole, cells)

@@ -1,0 +1,171 @@
+"""Laws across sizes from anyone's table: simulated ones, and published ones by definition."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from simulated_tables import (
+    BATCH,
+    DATA,
+    KINDS,
+    SIZE,
+    TRUTH,
+    Table,
+    claims,
+    covers,
+    flat,
+    shuffled,
+)
+
+from analysis.figures.atlas import BESTS, place_beside
+from analysis.report.any_runs import judge_table
+
+#: Steps to a target at batches 64 to 16,384 by the size (Zhang et al. 2024, MIT).
+ZHANG = Path(__file__).parents[3] / "docs/results/atlas/zhang2024.csv"
+
+
+def by_name(answers):
+    return {answer.name: answer for answer in answers}
+
+
+def test_zhangs_exponent_is_found_by_its_definition_and_the_others_are_said_to_differ():
+    """Values computed elsewhere from the notebook's own formulas."""
+    (answer,) = judge_table(ZHANG)
+
+    found = answer.settings["by_definition"]
+    published = found["20 % over batch 256"]
+    assert published[0] == pytest.approx(0.468, abs=0.0005)
+    assert published[2] - published[0] == pytest.approx(0.038, abs=0.001)
+    assert found["E_min/S_min"][0] == pytest.approx(0.619, abs=0.005)
+    assert answer.table["20 % over batch 256"].tolist() == pytest.approx(
+        [745, 955, 1394, 1889, 2533], rel=0.001
+    )
+    assert answer.table["E_min/S_min"].tolist() == pytest.approx(
+        [2201, 3254, 5414, 7873, 11095], rel=0.001
+    )
+    assert "The definitions disagree" in answer.words
+
+
+def test_the_surfaces_of_step_law_have_the_exponents_that_were_computed_elsewhere():
+    """Its table has no licence: SWEEPER_STEP_LAW is the path of dense_lr_bs_loss.csv."""
+    if not (path := os.environ.get("SWEEPER_STEP_LAW")):
+        pytest.skip("SWEEPER_STEP_LAW names no table")
+    columns = "batch=bs lr=lr loss='smooth loss' size=N data=D"
+    found = by_name(judge_table(Path(path), columns, "batch=2048tokens"))
+    data, size = found["best_batch_data_exponent"], found["best_batch_size_exponent"]
+
+    assert data.low <= 0.571 <= data.high
+    assert data.settings["by_window"]["1 %"][0] == pytest.approx(0.628, abs=0.001)
+    assert data.settings["by_window"]["2 %"][0] == pytest.approx(0.595, abs=0.001)
+    assert size.settings["by_window"]["1 %"][0] == pytest.approx(-0.345, abs=0.001)
+    assert size.settings["by_window"]["4 %"][0] == pytest.approx(-0.112, abs=0.001)
+
+
+def test_a_simulated_law_is_found_and_the_command_prints_it(command, tmp_path):
+    path = tmp_path / "table.csv"
+    table = Table(noise=0.001)
+    table.draw(np.random.default_rng(5)).to_csv(path, index=False)
+
+    printed = by_name_json(command("analysis", path, "--json").stdout)
+    said = command("analysis", path).stdout
+
+    for name, truth in TRUTH.items():
+        assert printed[f"{name}_exponent"]["value"] == pytest.approx(truth, abs=0.03)
+        assert printed[f"{name}_exponent"]["low"] <= truth <= printed[f"{name}_exponent"]["high"]
+    assert "12 values of size and data" in said
+    assert "How does the best rate grow with the data?" in said
+
+
+def by_name_json(text):
+    return {answer["question"]: answer for answer in json.loads(text)}
+
+
+def test_a_valley_has_no_hyperbola_and_doubles_from_its_floor_on():
+    batches = 2.0 ** np.arange(5, 13)
+    examples = 1e6 * (1 + batches / 1000 + (100 / batches) ** 1.5)
+    frame = pd.DataFrame({"batch": batches, "examples": examples, "seed": 0})
+
+    found = by_name(judge_table(frame))
+
+    assert not found["critical_batch"].has_answer
+    assert "got a valley, with fewest at batch 256" in found["critical_batch"].words
+    assert found["doubling_batch"].settings["definition"].endswith("smallest batch, 256")
+    assert found["doubling_batch"].low <= 1760 <= found["doubling_batch"].high
+
+
+def test_one_size_is_answered_by_the_estimators_of_folders():
+    frame = Table(noise=0.001).draw(np.random.default_rng(1))
+    one = frame[frame["size"] == 4e8]
+    one = one[one["data"] == one["data"].unique()[1]].drop(columns=["size", "data"])
+
+    found = by_name(judge_table(one))
+
+    exponent = found["best_rate_exponent"]
+    assert exponent.low <= TRUTH["best_rate_batch"] <= exponent.high
+    assert found["best_batch"].words.startswith("Use ")
+
+
+def test_a_table_of_which_no_setting_matters_has_no_law():
+    rng = np.random.default_rng(2)
+    tables = [shuffled(rng, "loss"), shuffled(rng, "loss"), Table(flat, noise=0.01).draw(rng)]
+
+    for table in tables:
+        found = by_name(judge_table(table))
+        words = [found[f"{name}_exponent"].words for name in TRUTH]
+        assert {text[:60] for text in words} == {
+            "Not answered: in these runs the metric depends on neither ba"
+        }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_intervals_of_laws_hold(kind):
+    rng = np.random.default_rng(3)
+
+    held = [covers(KINDS[kind], rng)[0] for _ in range(60)]
+
+    answered = np.array([each for each in held if each])
+    assert len(answered) >= 0.9 * len(held)
+    assert answered.mean() >= 0.93
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["loss", "cells"])
+def test_shuffled_tables_seldom_have_a_law(what):
+    """How the rate moves with the batch does not depend on which size a run has."""
+    rng = np.random.default_rng(4)
+
+    said = np.array([claims(shuffled(rng, what)) for _ in range(100)])
+
+    assert said[:, : 5 if what == "loss" else 4].any(axis=1).mean() <= 0.1
+    assert said[:, : 5 if what == "loss" else 4].mean() <= 0.05
+
+
+def test_own_best_batches_are_drawn_beside_those_of_public_tables(command, tmp_path):
+    """The best batch in the figure is that of the simulated law, in tokens."""
+    mine, out = tmp_path / "mine.csv", tmp_path / "out"
+    Table(noise=0.001).draw(np.random.default_rng(5)).to_csv(mine, index=False)
+
+    said = command("analysis", "--beside", mine, "--units", "batch=1024tokens", "--out", out)
+    refused = command("analysis", "--beside", mine, "--out", out)
+
+    assert "Of 24 comparisons of a best batch with a public table" in said.stdout
+    drawn = pd.read_csv(out / "best_batch_beside.csv")
+    own = drawn[drawn["source"] == "mine.csv"]
+    truth = 1024 * BATCH * (own["data"] / DATA) ** 0.6 * (own["size"] / SIZE) ** -0.3
+    assert own["batch"].to_numpy() == pytest.approx(truth.to_numpy(), rel=0.15)
+    assert "must have a loss, and batches and data in tokens" in refused.stdout
+
+
+def test_a_law_of_public_tables_is_placed_where_their_own_bests_are():
+    known = pd.read_csv(BESTS)
+
+    placed = place_beside(known[known["source"] == "step-law dense"].drop(columns="source"))
+
+    own = placed[placed["source"] == "step-law dense"]
+    assert np.mean((own["low"] <= own["batch"]) & (own["batch"] <= own["high"])) >= 0.93
+    middle = np.exp(np.log(own["there"] / own["batch"]).mean())
+    assert middle == pytest.approx(1, abs=1e-6)
