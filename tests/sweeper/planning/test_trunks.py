@@ -95,6 +95,16 @@ def test_a_later_command_goes_on_with_the_trunk_of_an_earlier(sweep_here, extend
     pd.testing.assert_frame_equal(curves(extended), curves(by_hand), check_exact=True)
 
 
+def test_a_later_length_in_between_begins_before_its_own_cooldown(sweep_here, results, by_hand):
+    """After 16 of 40 steps, although the trunk goes on to 64."""
+    assert sweep_here(results, *WORDS, "lengths=[1,4]", "cooldown=0.2") == 0
+
+    assert sweep_here(results, *WORDS, "lengths=[2]", "cooldown=0.2") == 0
+
+    assert [*rows(results).began] == [0, 16, 16]
+    pd.testing.assert_frame_equal(curves(results), curves(by_hand), check_exact=True)
+
+
 def test_with_room_for_all_a_run_waits_for_the_shorter_ones(grid, results):
     configs = grid(*WORDS, "lengths=[1,2,4]", "cooldown=0.2", f"results={results}")
 
