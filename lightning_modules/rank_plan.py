@@ -123,6 +123,8 @@ class RankPlan:
 
     def num_examples(self, epoch: int, micro_step: int) -> int:
         """Examples of the micro-batch of a 0-based micro-step of a 0-based epoch [examples]."""
+        if not self.filled:
+            return self.split(epoch).micro_batch
         first, end = self.places(epoch, micro_step)
         return end - first
 
