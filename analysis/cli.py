@@ -324,10 +324,12 @@ def _shared_options() -> tuple[HintingParser, ...]:
 
 
 def _batch(options: argparse.Namespace) -> "Iterator[Answer]":
+    from analysis.report.any_runs import judge_lengths
     from analysis.report.estimates import choose_batch, estimate_all
 
     if options.json:
-        yield from estimate_all(read_measured(options, "all"))
+        measured = read_measured(options, "all")
+        yield from (*estimate_all(measured), *judge_lengths(measured))
     else:
         yield choose_batch(read_measured(options))
 
@@ -381,6 +383,7 @@ def _claims(options: argparse.Namespace) -> "Iterator[Answer | str]":
 
 
 def _estimates(options: argparse.Namespace) -> "Iterator[Answer | str]":
+    from analysis.report.any_runs import judge_lengths
     from analysis.report.estimates import estimate_all
 
     measured = read_measured(options, "all")
@@ -389,7 +392,7 @@ def _estimates(options: argparse.Namespace) -> "Iterator[Answer | str]":
     yield first
     for asked in chain.from_iterable(map(read_questions, map(Path, options.results))):
         yield f"question={asked.text!r}, seed by seed\n  {asked.said}"
-    yield from others
+    yield from (*others, *judge_lengths(measured))
 
 
 def _next(options: argparse.Namespace) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""The critical batch over training, beside the noise scale."""
+"""What depends on the length of training: the metric, the best and the critical batch."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -37,6 +39,36 @@ def draw_over_training(
         f"{int(frame['num_seeds'].min())} or more seeds."
     )
     return sheet.finish(frame.drop(columns="top"), f"Critical batch over training: {title}", [note])
+
+
+@style.use_style()
+def draw_lengths(
+    runs: pd.DataFrame, columns: Sequence[str], title: str, metric: Metric, width: Width = "screen"
+) -> Drawing:
+    """The metric at the end against the length, a line per batch at each length's best setting.
+
+    Runs and the columns of the settings that vary at a batch are those of `runs_of_lengths`.
+    """
+    point = ["data_seen", "global_batch"]
+    done = runs[runs["outcome"] == "finished"].dropna(subset=[metric.name])
+    means = done.groupby([*point, *columns], dropna=False)[metric.name].mean().reset_index()
+    means = means.sort_values(metric.name, ascending=metric.sign < 0).drop_duplicates(point)
+    frame = points(done.merge(means[[*point, *columns]], on=[*point, *columns]), metric.name, point)
+    lengths, batches = (sorted(frame[name].unique()) for name in point)
+    sheet = Sheet.new(width)
+    (axes,) = sheet.panels
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, [f"{length:,.0f}" for length in lengths])
+    axes.minorticks_off()
+    axes.grid(visible=True)
+    for batch, mark in zip(batches, style.ordered_marks(len(batches)), strict=True):
+        line, label = frame[frame["global_batch"] == batch], f"{batch:,}"
+        draw_points(axes, line, "data_seen", mark=mark, lane=Lane(lengths), label=label)
+    note = reading_note(frame) + limit_values(sheet.panels, frame, metric)
+    sheet.label("length of training [examples]", style.value_label(metric))
+    title = f"{style.title_word(metric)} at the end of each length: {title}"
+    best = "Each batch at the best setting of each length." if columns else ""
+    return sheet.finish(frame, title, [best, note], "global batch")
 
 
 @style.use_style()

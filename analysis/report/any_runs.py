@@ -27,12 +27,15 @@ from analysis.stats.size_laws import (
     settings_matter,
 )
 from analysis.tables.any_table import SETTINGS, AnyTable, read_table
-from analysis.tables.metric import Metric
+from analysis.tables.metric import Measured, Metric
+from analysis.tables.settings import runs_of_lengths
 from sweeper.spec.sentences import several
 from sweeper.store.schema import RUNS
 
 #: How near the best runs must be that tell a best to be put beside others.
 _BESIDE = 0.01
+#: Lengths of which fewer tell no power.
+_FEWEST_LENGTHS = 3
 #: Values of a setting at a batch that may be a grid.
 _MOST_VALUES = 40
 #: Batch and share of the definition of Zhang et al. 2024.
@@ -63,6 +66,18 @@ def describe_table(table: AnyTable) -> Iterator[Answer | str]:
         yield from _judge_laws(table, table.metric)
     if (runs["outcome"] == "diverged").any() and "peak_lr" in runs:
         yield _judge_risk(table)
+
+
+def judge_lengths(measured: Measured) -> Iterator[Answer]:
+    """How the best batch and rate of a folder's runs grow with their length; of one, nothing."""
+    runs, varied = runs_of_lengths(measured.runs_with_metric)
+    if len(runs["data_seen"].unique()) < _FEWEST_LENGTHS:
+        return
+    runs = runs if "peak_lr" in varied else runs.drop(columns="peak_lr")
+    units = {"batch": "examples", "data": "examples"}
+    yield from _judge_laws(
+        AnyTable("these runs", runs, measured.metric, [], units, []), measured.metric
+    )
 
 
 def _judge_single(table: AnyTable, metric: Metric) -> Iterator[Answer]:

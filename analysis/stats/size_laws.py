@@ -20,6 +20,8 @@ _NOISES, _SHOWN = 6, 0.01
 SHARE = 0.0025
 #: Runs beyond as many as a surface has coefficients, and the fewest of a cell.
 _SPARE, FEWEST = 2, 8
+#: Cells of which fewer have the interval of the parabolas about the cubics' value too.
+_FEW_CELLS = 6
 #: Of the search of a top: steps, how near it must come, and a bend that is none.
 _STEPS, _NEAR, _FLAT = 50, 1e-4, 1e-12
 #: The chance at most that runs of which no setting matters are taken for others.
@@ -128,7 +130,8 @@ def fit_laws(runs: pd.DataFrame, cell: Sequence[str], settings: Sequence[str]) -
 
     The window is the first that is six times the noise. An interval is Student's from
     the cells' scatter, with the larger of the usual variance and one for unequal spreads (HC3), and
-    contains that of tops of cubics: how far they depend on the shape. The two powers of a setting,
+    contains that of tops of cubics (of few cells: as wide a one): how far they depend on the shape.
+    The two powers of a setting,
     of size and of data, hold together at 95 %.
 
     Source:
@@ -147,10 +150,13 @@ def fit_laws(runs: pd.DataFrame, cell: Sequence[str], settings: Sequence[str]) -
     window = next(is_fit, known[-1])
     cubic = find_bests(runs, cell, settings, window, degree=3)[0]
     bent = _fit_powers(cubic, given, settings) or fits[window]
-    powers = {
-        name: replace(e, low=min(e.low, bent[name].low), high=max(e.high, bent[name].high))
-        for name, e in fits[window].items()
-    }
+    powers = dict[str, Estimate]()
+    for name, e in fits[window].items():
+        other, half = bent[name], e.high - e.value
+        low, high = other.low, other.high
+        if len(found[window][0]) < _FEW_CELLS:  # t on one degree of freedom would say nothing
+            low, high = other.value - half, other.value + half
+        powers[name] = replace(e, low=min(e.low, low), high=max(e.high, high))
     rows = [(name, f"{100 * w:g} %", e.value, e.low, e.high)
             for w in known for name, e in fits[w].items()]  # fmt: skip
     by_window = pd.DataFrame(rows, columns=["law", "window", "value", "low", "high"])

@@ -15,6 +15,7 @@ from analysis.tables.comparable_runs import (
     stored_configs,
 )
 from analysis.tables.metric import Measured
+from analysis.tables.which_runs import LENGTHS
 from sweeper.spec.sentences import several
 
 #: Keys, or groups of keys, whose numbers a study tunes; other keys make it another study.
@@ -37,6 +38,17 @@ def comparable_settings(
     """As `group_settings`, without words on the group."""
     group, columns = group_settings(runs, axes)
     return group.runs, columns
+
+
+def runs_of_lengths(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """As `comparable_settings` of runs of any length, with `data_seen`, their length [examples]."""
+    found, columns = comparable_settings(runs, LENGTHS)
+    own = [config.settings for config in stored_configs(found)]
+    given = pd.DataFrame(own, index=found.index).reindex(columns=["examples", "steps", "epochs"])
+    ones = pd.Series(1.0, index=found.index)
+    each = pd.concat([ones, found["global_batch"], found["num_train_examples"]], axis=1)
+    in_examples = (given.astype(float) * each.to_numpy(float)).bfill(axis=1).iloc[:, 0]
+    return found.assign(data_seen=in_examples), columns
 
 
 def group_settings(

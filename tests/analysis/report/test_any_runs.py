@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from simulated_studies import simulated_curves, simulated_runs, with_settings
 from simulated_tables import (
     BATCH,
     DATA,
@@ -21,7 +22,9 @@ from simulated_tables import (
 )
 
 from analysis.figures.atlas import BESTS, place_beside
-from analysis.report.any_runs import judge_table
+from analysis.figures.draw import draw_all
+from analysis.report.any_runs import judge_lengths, judge_table
+from analysis.tables.metric import Measured
 
 #: Steps to a target at batches 64 to 16,384 by the size (Zhang et al. 2024, MIT).
 ZHANG = Path(__file__).parents[3] / "docs/results/atlas/zhang2024.csv"
@@ -169,3 +172,37 @@ def test_a_law_of_public_tables_is_placed_where_their_own_bests_are():
     assert np.mean((own["low"] <= own["batch"]) & (own["batch"] <= own["high"])) >= 0.93
     middle = np.exp(np.log(own["there"] / own["batch"]).mean())
     assert middle == pytest.approx(1, abs=1e-6)
+
+
+def train_lengths(lengths, power):
+    """Runs of several lengths, whose best batch grows with a power of the length."""
+    batches, frames = (64, 128, 256, 512, 1024, 2048), []
+    rng = np.random.default_rng(0)
+    for length in lengths:
+        best = 400 * (length / 16) ** power
+
+        def accuracy(batch, _, best=best):
+            return 0.8 - 0.01 * np.log(batch / best) ** 2 - 0.002 * np.log(batch / best) ** 3
+
+        made = simulated_runs(
+            batches, [0], 2, accuracy=accuracy, noise=0.0005, rng=rng, epochs=length, rules=["none"]
+        )
+        frames.append(with_settings(made, epochs=length))
+    runs = pd.concat(frames, ignore_index=True)
+    return runs.assign(run_id=[f"{i:012x}" for i in range(len(runs))])
+
+
+def test_runs_of_several_lengths_tell_how_the_best_batch_grows_with_the_data(tmp_path):
+    runs = train_lengths((4, 8, 16, 32), 0.5)
+
+    found = by_name(judge_lengths(Measured(runs, pd.DataFrame())))
+    first = next(draw_all(Measured(runs, simulated_curves(runs, 4)), tmp_path, most=1))
+
+    law = found["best_batch_data_exponent"]
+    assert law.low <= 0.5 <= law.high
+    assert law.high - law.low < 0.3
+    assert law.settings["units"] == {"batch": "examples", "data": "examples"}
+    drawn = pd.read_csv(tmp_path / "accuracy_vs_length.csv")
+    assert first.name == "accuracy_vs_length.png"
+    assert drawn["data_seen"].unique().tolist() == [n * 1_281_167 for n in (4, 8, 16, 32)]
+    assert [*judge_lengths(Measured(train_lengths((4, 8), 0.5), pd.DataFrame()))] == []
