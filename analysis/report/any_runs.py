@@ -77,9 +77,9 @@ def _judge_single(table: AnyTable, metric: Metric) -> Iterator[Answer]:
     own = {"config_json": "{}", "lr_rule": "none", "base_lr": runs.get("peak_lr", np.nan),
            "warmup_epochs": runs.get("warmup_epochs", 0.0)}  # fmt: skip
     runs = runs.assign(**(dict.fromkeys(c for c in RUNS if c not in runs) | own))
-    for answer in estimate_finals(runs, [*most.index[most > 1]], metric):
-        if not answer.words.startswith("Not run:"):
-            yield replace(answer, next="")
+    found = [*estimate_finals(runs, [*most.index[most > 1]], metric)]
+    told = [answer for answer in found if not answer.words.startswith("Not run:")]
+    yield from (replace(answer, next="") for answer in told or found[:1])
 
 
 def _judge_laws(table: AnyTable, metric: Metric) -> Iterator[Answer]:
