@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from analysis.figures.atlas import place_beside
 from analysis.report.estimates import estimate_finals
 from analysis.report.scaling import judge_scaling
 from analysis.stats.answer import Answer
@@ -123,8 +122,8 @@ def _take_settings(table: AnyTable, metric: Metric) -> tuple[pd.DataFrame, list[
     return runs, [*varied.index[varied >= 3]]
 
 
-def judge_beside(table: AnyTable) -> tuple[Answer, pd.DataFrame]:
-    """Where public tables have the best batch at a table's sizes and data; and its own bests.
+def find_own_bests(table: AnyTable) -> pd.DataFrame:
+    """A table's best batches in tokens, a row per size and data.
 
     Raises:
         ValueError: if it has no loss and data, or counts batches in anything but tokens, or none of
@@ -143,14 +142,7 @@ def judge_beside(table: AnyTable) -> tuple[Answer, pd.DataFrame]:
     if not len(bests):
         msg = f"{table.name} must have sizes whose best batch is known; {'; '.join(left_out)}."
         raise ValueError(msg)
-    own = bests.rename(columns=NAMES)
-    placed = place_beside(own)
-    inside = ((placed["low"] <= placed["batch"]) & (placed["batch"] <= placed["high"])).sum()
-    return Answer(
-        name="beside", question="Where would others' best batches be?", is_answered=True,
-        words=f"Of {several(len(placed), 'comparison')} of a best batch with a public table "
-        f"{inside} lie inside its interval (95 %, for one table more).", table=placed,
-    ), own  # fmt: skip
+    return bests.rename(columns=NAMES)
 
 
 def _describe_law(name: str, question: str, laws: Laws, table: AnyTable) -> Answer:
