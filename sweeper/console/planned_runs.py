@@ -24,7 +24,8 @@ def describe_rule(specs: Sequence[RunSpec]) -> str:
     config = specs[0].config
     if not config.has_own_code:
         return ""
-    units = {"epochs": "epoch", "steps": "step", "examples": "example"}
+    each = "token" if config.batch_unit else "example"
+    units = {"epochs": "epoch", "steps": "step", "examples": each}
     given = [(getattr(s.config, key), noun) for s in specs for key, noun in units.items()]
     length = ", ".join(dict.fromkeys(several(num, noun) for num, noun in given if num is not None))
     rules = " and ".join(dict.fromkeys(spec.config.lr_rule.name for spec in specs))
