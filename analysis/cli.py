@@ -410,7 +410,7 @@ def _next(options: argparse.Namespace) -> Iterator[str]:
 def _read(options: argparse.Namespace) -> "Iterator[Answer | str]":
     from analysis.figures.atlas import draw_beside
     from analysis.figures.sheet import save
-    from analysis.report.any_runs import describe_table, judge_beside
+    from analysis.report.any_runs import describe_table, find_own_bests
     from analysis.report.scaling import judge_speed
     from analysis.tables.any_table import read_table
 
@@ -429,9 +429,7 @@ def _read(options: argparse.Namespace) -> "Iterator[Answer | str]":
         if reference:
             yield judge_speed(table.reached, reference.reached)
     for table in map(read, options.beside):
-        answer, own = judge_beside(table)
-        yield answer
-        drawing = draw_beside(own, Path(table.name).name, options.width)
+        drawing = draw_beside(find_own_bests(table), Path(table.name).name, options.width)
         yield from map(_WROTE.format, save(drawing, options.out, "best_batch_beside"))
 
 

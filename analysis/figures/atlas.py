@@ -2,45 +2,15 @@
 
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
-from scipy import stats
 
 from analysis.figures import style
 from analysis.figures.sheet import Drawing, Sheet
 from analysis.figures.style import Width
-from analysis.stats.replicates import LEVEL
 
 #: Our estimates, by `examples/atlas/study.py`: a row per `source`, `size` [parameters] and `data`
 #: [tokens], with `batch` [tokens] and `rate`.
 BESTS = Path(__file__).with_suffix(".csv")
-
-
-def place_beside(own: pd.DataFrame) -> pd.DataFrame:
-    """Where each source has the best batch at the sizes and data of a user's bests.
-
-    By least squares of log batch on log data and, if both have it, log size.
-
-    Returns:
-        a row per own best and source: `source`, `size`, `data`, `batch`, `there`, and the ends of
-        the 95 % interval for one table more, `low` and `high`.
-    """
-    known, frames = pd.read_csv(BESTS), list[pd.DataFrame]()
-    names = [c for c in ("data", "size") if c in own]
-    for source, rows in known.groupby("source"):
-        x, at = np.log(rows[names].to_numpy(float)), np.log(own[names].to_numpy(float))
-        design = np.column_stack([np.ones(len(x)), x - (middle := x.mean(axis=0))])
-        inverse = np.linalg.inv(design.T @ design)
-        found = inverse @ design.T @ np.log(rows["batch"].to_numpy(float))
-        free = len(x) - len(found)
-        rest = np.log(rows["batch"].to_numpy(float)) - design @ found
-        to = np.column_stack([np.ones(len(at)), at - middle])
-        spread = 1 + np.einsum("ij,jk,ik->i", to, inverse, to)
-        half = stats.t.ppf(0.5 + LEVEL / 2, free) * np.sqrt(rest @ rest / free * spread)
-        ends = {"there": to @ found, "low": to @ found - half, "high": to @ found + half}
-        placed = own[[*names, "batch"]].assign(source=source)
-        frames.append(placed.assign(**{name: np.exp(value) for name, value in ends.items()}))
-    return pd.concat(frames, ignore_index=True)
 
 
 @style.use_style()

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import least_squares
 
-from analysis.figures.atlas import place_beside
 from analysis.report.estimates import estimate_finals
 from analysis.report.scaling import judge_scaling
 from analysis.stats.answer import Answer
@@ -92,9 +91,9 @@ def _judge_single(table: AnyTable, metric: Metric) -> Iterator[Answer]:
     own = {"config_json": "{}", "lr_rule": "none", "base_lr": runs.get("peak_lr", np.nan),
            "warmup_epochs": runs.get("warmup_epochs", 0.0)}  # fmt: skip
     runs = runs.assign(**(dict.fromkeys(c for c in RUNS if c not in runs) | own))
-    for answer in estimate_finals(runs, [*most.index[most > 1]], metric):
-        if not answer.words.startswith("Not run:"):
-            yield replace(answer, next="")
+    found = [*estimate_finals(runs, [*most.index[most > 1]], metric)]
+    told = [answer for answer in found if not answer.words.startswith("Not run:")]
+    yield from (replace(answer, next="") for answer in told or found[:1])
 
 
 def _judge_laws(table: AnyTable, metric: Metric) -> Iterator[Answer]:
@@ -138,8 +137,8 @@ def _take_settings(table: AnyTable, metric: Metric) -> tuple[pd.DataFrame, list[
     return runs, [*varied.index[varied >= 3]]
 
 
-def judge_beside(table: AnyTable) -> tuple[Answer, pd.DataFrame]:
-    """Where public tables have the best batch at a table's sizes and data; and its own bests.
+def find_own_bests(table: AnyTable) -> pd.DataFrame:
+    """A table's best batches in tokens, a row per size and data.
 
     Raises:
         ValueError: if it has no loss and data, or counts batches in anything but tokens, or none of
@@ -158,14 +157,7 @@ def judge_beside(table: AnyTable) -> tuple[Answer, pd.DataFrame]:
     if not len(bests):
         msg = f"{table.name} must have sizes whose best batch is known; {'; '.join(left_out)}."
         raise ValueError(msg)
-    own = bests.rename(columns=NAMES)
-    placed = place_beside(own)
-    inside = ((placed["low"] <= placed["batch"]) & (placed["batch"] <= placed["high"])).sum()
-    return Answer(
-        name="beside", question="Where would others' best batches be?", is_answered=True,
-        words=f"Of {several(len(placed), 'comparison')} of a best batch with a public table "
-        f"{inside} lie inside its interval (95 %, for one table more).", table=placed,
-    ), own  # fmt: skip
+    return bests.rename(columns=NAMES)
 
 
 def _describe_law(name: str, question: str, laws: Laws, table: AnyTable) -> Answer:

@@ -124,6 +124,9 @@ def read_table(source: Path | pd.DataFrame, columns: str = "", units: str = "") 
     _refuse(outcomes.isna(), said, rule, there)
     runs["outcome"] = outcomes.mask(runs[measure].isin([np.inf, -np.inf]), "diverged")
     runs, left_out = _drop_unusable(runs, measure, there)
+    if runs.empty:
+        msg = f"{name} must have runs; got none{''.join(f'; {said}' for said in left_out)}. {there}"
+        raise ValueError(msg)
     if (runs["global_batch"] % 1 == 0).all():
         runs = runs.astype({"global_batch": "int64"})
     if "seed" not in runs:
@@ -167,7 +170,7 @@ def _name_columns(
     text = Path(columns).read_text("utf-8") if Path(columns).is_file() else columns
     found, further = dict[str, str](), list[str]()
     words = (*WORDS, "others")
-    for part in shlex.split(text, comments=True):
+    for part in _split_words(text):
         word, _, column = part.partition("=")
         own = column.split(",") if word == "others" else [column]
         absent = [c for c in own if c not in frame]
@@ -182,6 +185,14 @@ def _name_columns(
         further += own if word == "others" else []
         found |= {} if word == "others" else {WORDS[word]: column}
     return found, further
+
+
+def _split_words(text: str) -> list[str]:
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError as error:
+        msg = f"every quote must be closed; got {text}. Write it as loss='smooth loss'."
+        raise ValueError(msg) from error
 
 
 def _read_numbers(
@@ -208,7 +219,7 @@ def _refuse(is_bad: "pd.Series[bool]", values: "pd.Series[Any]", rule: str, reme
 def _read_units(units: str) -> tuple[dict[str, float], dict[str, str]]:
     """By our columns, how much one of their numbers is; by words, the unit."""
     factors, shown = dict[str, float](), dict[str, str]()
-    for part in shlex.split(units):
+    for part in _split_words(units):
         word, _, unit = part.partition("=")
         found = re.fullmatch(r"(\d*\.?\d*(?:e\+?\d+)?)([a-zA-Z]*)", unit)
         if word not in WORDS or not unit or not found:

@@ -204,9 +204,10 @@ def compare(
                 precision=config.precision,
                 difference=difference,
                 tensor=tensor,
-                # AdaScale's rates depend on the rounded gradients; comparing weights is enough.
+                # These rates depend on the rounded gradients; comparing weights is enough.
                 same_lr=row["lr_series_hash"] == rows[0]["lr_series_hash"]
-                or config.lr_rule.name == "adascale",
+                or config.lr_rule.name == "adascale"
+                or config.schedule.name == "adaptive_batch",
                 steps=row["steps"],
                 value=row[value],
                 first_value=rows[0][value],

@@ -241,8 +241,9 @@ def spell_lengths(words: Sequence[str], plain: Sequence[str]) -> list[str]:
     if not given:
         return []
     unit, shown = given.get("lengths_unit", "epochs"), [f"{k}={v}" for k, v in given.items()]
-    lengths: Any = parse([f"lengths={given.get('lengths', 'null')}"])[0].value()
-    are_whole = isinstance(lengths, list) and all(type(n) is int and n > 0 for n in lengths)
+    given_list: Any = parse([f"lengths={given.get('lengths', 'null')}"])[0].value()
+    lengths = [*map(_to_whole, given_list)] if isinstance(given_list, list) else []
+    are_whole = all(type(n) is int and n > 0 for n in lengths)
     keys = {*LENGTHS, "trunk", *(["schedule.cooldown"] if "cooldown" in given else [])}
     both = [word for word in plain if word.split("=")[0].lstrip("+") in keys]
     both += [w for w in plain if re.match(r"\+?schedule=(?!wsd$)", w)]
@@ -270,12 +271,15 @@ def _read_lengths(config: Config, typed: Collection[str]) -> Config:
     meant = [key for key in given if key in typed] or [key for key in given if key != "epochs"]
     found = {**config, **{key: None for key in given if meant and key not in meant}}
     for key in (*LENGTHS, "batch", "base_batch"):
-        value = found.get(key)
-        if key in LENGTHS and (parts := re.fullmatch(r"(\d+(?:\.\d+)?)([kMB])", str(value))):
-            value = float(Fraction(parts[1]) * _SUFFIXES[parts[2]])
-        if isinstance(value, float) and value.is_integer():
-            found[key] = int(value)
+        if key in found:
+            found[key] = _to_whole(found[key], has_suffix=key in LENGTHS)
     return found
+
+
+def _to_whole(value: Any, *, has_suffix: bool = True) -> Any:
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)([kMB])", str(value)) if has_suffix else None
+    number = float(Fraction(parts[1]) * _SUFFIXES[parts[2]]) if parts else value
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _check_milestones(config: Config, typed: Collection[str]) -> None:

@@ -24,7 +24,8 @@ def describe_rule(specs: Sequence[RunSpec]) -> str:
     config = specs[0].config
     if not config.has_own_code:
         return ""
-    units = {"epochs": "epoch", "steps": "step", "examples": "example"}
+    each = "token" if config.batch_unit else "example"
+    units = {"epochs": "epoch", "steps": "step", "examples": each}
     given = [(getattr(s.config, key), noun) for s in specs for key, noun in units.items()]
     length = ", ".join(dict.fromkeys(several(num, noun) for num, noun in given if num is not None))
     rules = " and ".join(dict.fromkeys(spec.config.lr_rule.name for spec in specs))
@@ -79,14 +80,19 @@ def describe_course(spec: RunSpec) -> str:
             f"{schedule.max_batch:,}; the numbers above assume no change."
         )
     plan, grown = spec.batch_plan, list[str]()
+    first = before = plan.split_at(0).global_batch
     for epoch, step in plan.starts[1:]:
         if (start := plan.steps_before(epoch) + step) >= spec.total_steps:
             break
         place = f"epoch {epoch} on ({several(spec.steps_at(epoch), 'step')} each)"
         if step:
             place = f"step {start:,} on"
-        grown.append(f"{plan.split_at(epoch, step).global_batch:,} from {place}")
-    return f"batch {plan.split_at(0).global_batch:,}, then {', '.join(grown)}." if grown else ""
+        now = plan.split_at(epoch, step).global_batch
+        grown += [f"{now:,} from {place}"] * (now != before)
+        before = now
+    if grown:
+        return f"batch {first:,}, then {', '.join(grown)}."
+    return f"batch {first:,} in every step." if first != config.batch else ""
 
 
 def describe_validation(spec: RunSpec) -> str:

@@ -88,9 +88,11 @@ def describe_trunks(specs: Sequence[RunSpec]) -> str:
     if not any(spec.facts.start for spec in specs):
         return ""
     ((unit, _),) = specs[0].config.lengths.items()
-    whole = sum(sum(spec.config.lengths.values()) for spec in specs)
-    left = sum(sum(spec.config.lengths.values()) * spec.untrained for spec in specs)
-    return f"{left:,.6g} {unit} to train in place of {whole:,}: runs of one trunk share its steps."
+    each = specs[0].config.tokens_per_example if unit == "examples" else None
+    lengths = [sum(spec.config.lengths.values()) * (each or 1) for spec in specs]
+    left = sum(n * spec.untrained for n, spec in zip(lengths, specs, strict=True))
+    said = f"{left:,.12g} {'tokens' if each else unit} to train in place of {sum(lengths):,}"
+    return f"{said}: runs of one trunk share its steps."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,6 +55,9 @@ def test_a_table_a_parquet_and_a_frame_are_read_alike(written, tmp_path):
         (GOOD.replace(",", ";"), COLUMNS, "must be separated by commas; got ';' between the "
          "columns bs, eta, smooth loss. Save it with commas."),
         ("", COLUMNS, "must be a whole CSV or parquet table; got: No columns to parse from file"),
+        ("batch,loss\n8,\n,2\n", "", "must have runs; got none; left out: 2 rows with nothing in a "
+         "column that is needed. The columns are batch, loss."),
+        (GOOD, "batch=bs loss='smooth loss", "every quote must be closed; got batch=bs loss='sm"),
         ("batch,seed,steps\n8,0,3\n8,0,4", "", "each batch must have each seed once; got 8 in row "
          "2 of 2"),
         ("batch,loss,outcome\n8,2,fine\n", "", "an outcome must be finished or diverged, false or "

@@ -174,6 +174,15 @@ def test_a_schedule_in_parts_of_the_training_is_compared_over_an_epoch(capsys):
     assert "same" in capsys.readouterr().out
 
 
+def test_rates_measured_from_gradients_are_compared_by_the_weights(capsys):
+    """Each epoch has a rate of the gradients of the one before, which are rounded."""
+    words = ["+experiment=alfarra2020", "seed=0", "batch=32", "epochs=8", "schedule.max_batch=512"]
+
+    code = main([*words, "--layouts", "1x2,2x1", "--precision", "64-true"])
+
+    assert code == 0, capsys.readouterr().out
+
+
 @pytest.mark.parametrize("layout", ["2by4", "2x4x1", "0x4", "x"])
 def test_a_layout_that_is_not_one_is_refused_in_a_sentence(layout, capsys):
     assert main(["batch=3840", f"--layouts=1x1,{layout}"]) == 2

@@ -71,6 +71,21 @@ def test_a_ramp_within_an_epoch_is_drawn_and_described_by_its_steps(specs):
     assert describe_course(spec) == said
 
 
+def test_only_changes_of_the_batch_are_described(specs):
+    """A batch of 512 finds no place in an epoch of 640 examples before 256 is asked for again.
+
+    A rate that falls linearly asks for the mean batch throughout.
+    """
+    words = ("data.num_train_examples=640", "batch=64", "bn_span=16", "warmup=0", "epochs=5")
+    words += ("schedule=batch_by_rate", "schedule.max_batch=512")
+
+    (back,) = specs(*words, "schedule.mean_batch=192", "schedule.rate=wsd")
+    (same,) = specs(*words, "schedule.mean_batch=128", "schedule.rate=linear_decay")
+
+    assert describe_course(back) == "batch 128, then 256 from epoch 2 on (2 steps each)."
+    assert describe_course(same) == "batch 128 in every step."
+
+
 def test_the_drawing_is_a_file(specs, tmp_path):
     draw_schedules(specs("batch=3840,30720"), tmp_path / "lr.png")
 

@@ -69,6 +69,14 @@ def test_a_plan_says_what_the_runs_of_a_trunk_save(command, tmp_path):
     ]  # fmt: skip
 
 
+def test_lengths_in_tokens_are_told_in_tokens(command, tmp_path):
+    """Examples of 32 tokens: 160 and 320 - 128 of them."""
+    words = ["model=gpt", "data.num_train_examples=400", "data.length=32", "batch=16", "warmup=0"]
+    words += ["lengths=[5120,10240]", "lengths_unit=tokens", "cooldown=0.2", f"results={tmp_path}"]
+
+    assert "11,264 tokens to train in place of 15,360" in command("plan", *words).stdout
+
+
 def test_the_time_of_a_run_is_that_of_the_steps_left_to_it(command, trained):
     """Of 80 and 160 steps, 48 and 96 are left."""
     words = [*WORDS, "lengths=[4,8]", "cooldown=0.2", f"results={trained}", "--json"]

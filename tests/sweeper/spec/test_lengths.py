@@ -43,6 +43,14 @@ def test_billions_of_tokens_and_batches_as_floats_are_whole_numbers(grid):
     assert type(config["batch"]) is type(config["tokens"]) is int
 
 
+def test_lengths_of_one_trunk_may_be_written_so_too(grid):
+    found = grid("lengths=[2.4k,1200]", "lengths_unit=steps")
+
+    assert [(config["steps"], config["trunk"]) for config in found] == [
+        (1200, [1200, 2400]), (2400, [1200, 2400]),
+    ]  # fmt: skip
+
+
 def test_a_run_in_epochs_has_the_identity_that_it_had_before_there_were_other_lengths(grid):
     (config,) = grid("epochs=3", "warmup=1")
     run = run_spec(config)
