@@ -271,7 +271,7 @@ def _read_lengths(config: Config, typed: Collection[str]) -> Config:
     meant = [key for key in given if key in typed] or [key for key in given if key != "epochs"]
     found = {**config, **{key: None for key in given if meant and key not in meant}}
     for key in (*LENGTHS, "batch", "base_batch"):
-        if key in found:
+        if key in found and key != "epochs":  # nobody means so many
             found[key] = _to_whole(found[key], has_suffix=key in LENGTHS)
     return found
 
@@ -279,7 +279,7 @@ def _read_lengths(config: Config, typed: Collection[str]) -> Config:
 def _to_whole(value: Any, *, has_suffix: bool = True) -> Any:
     parts = re.fullmatch(r"(\d+(?:\.\d+)?)([kMB])", str(value)) if has_suffix else None
     number = float(Fraction(parts[1]) * _SUFFIXES[parts[2]]) if parts else value
-    return int(number) if isinstance(number, float) and number.is_integer() else number
+    return int(number) if isinstance(number, float) and number.is_integer() else value
 
 
 def _check_milestones(config: Config, typed: Collection[str]) -> None:

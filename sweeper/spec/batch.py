@@ -187,17 +187,18 @@ def smaller_micro_batch(split: BatchSplit, bn_span: int) -> int | None:
     return fitting[-1] if fitting else None
 
 
-def steps_per_epoch(num_train_examples: int, global_batch: int) -> int:
+def steps_per_epoch(
+    num_train_examples: int, global_batch: int, key: str = "data.num_train_examples"
+) -> int:
     """Whole global batches in an epoch: ``num_train_examples // global_batch`` [steps].
 
-    ValueError if the global batch is larger than the epoch.
+    ValueError if the global batch is larger than the epoch, whose size has this key.
     """
     steps = num_train_examples // global_batch
     if steps == 0:
         msg = (
-            "batch must not exceed an epoch; got "
-            f"batch={global_batch}, data of {num_train_examples}. Use a smaller "
-            "batch or a larger data set."
+            f"batch must not exceed an epoch; got batch={global_batch}, "
+            f"{key}={num_train_examples}. Use a smaller batch or a larger data set."
         )
         raise ValueError(msg)
     return steps

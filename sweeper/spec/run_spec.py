@@ -459,7 +459,8 @@ def _split_batch(config: RunConfig, bn_span: int) -> BatchSplit:
 
 
 def _batch_plan(config: RunConfig) -> BatchPlan:
-    steps_per_epoch(config.epoch_size, config.batch)  # refuses too large a batch
+    key = "epoch_tokens" if config.batch_unit and config.epoch_tokens else "data.num_train_examples"
+    steps_per_epoch(config.epoch_size, config.batch, key)  # refuses too large a batch
     span = config.bn_span if isinstance(config.bn_span, int) else 1  # 1: nothing is normalised
     try:
         split = _split_batch(config, span)

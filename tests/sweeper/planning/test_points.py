@@ -47,6 +47,10 @@ ALSO = {
     "module=model": ("model._target_=a.Module", *OF_OWN_MODULE[1:]),
     "module=own": OF_OWN_MODULE,
     "optimizer=module": OF_OWN_MODULE,
+    "schedule=adaptive_batch": (
+        "schedule.smoothness=1", "schedule.largest_smoothness=2", "schedule.strong_convexity=0.1",
+        "schedule.squared_distance=0.1", "schedule.max_batch=15360",
+    ),
     "schedule=batch_by_rate": ("schedule.mean_batch=7680", "schedule.max_batch=15360"),
     "schedule=batch_warmup": ("schedule.positions=[1]", "schedule.critical_batch=[512]"),
     "schedule=growing_batch": ("schedule.max_batch=61440",),
