@@ -14,7 +14,7 @@ WORDS = [
 ]  # fmt: skip
 #: With draws, an order or counts of the run's, which a plain Trainer does not have.
 OF_THE_RUN = {
-    "rates by batches", "sync batch norm",
+    "rates by batches", "batch norm", "sync batch norm",
     "dropout layer", "feature dropout", "gradient noise", "random sampler", "weighted sampler",
     "sampler with replacement", "batch norm with a span",
 }  # fmt: skip
