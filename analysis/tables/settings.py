@@ -41,14 +41,18 @@ def comparable_settings(
 
 
 def runs_of_lengths(runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """As `comparable_settings` of runs of any length, with `data_seen`, their length [examples]."""
+    """As `comparable_settings` of runs of any length, with `data_seen`, their length [examples].
+
+    Lengths in epochs, steps and examples are not compared: those of the most frequent unit.
+    """
     found, columns = comparable_settings(runs, LENGTHS)
     own = [config.settings for config in stored_configs(found)]
     given = pd.DataFrame(own, index=found.index).reindex(columns=["examples", "steps", "epochs"])
     ones = pd.Series(1.0, index=found.index)
     each = pd.concat([ones, found["global_batch"], found["num_train_examples"]], axis=1)
     in_examples = (given.astype(float) * each.to_numpy(float)).bfill(axis=1).iloc[:, 0]
-    return found.assign(data_seen=in_examples), columns
+    kind = given.notna().idxmax(axis=1)
+    return found.assign(data_seen=in_examples)[kind.eq(kind.mode().iloc[0])], columns
 
 
 def group_settings(
