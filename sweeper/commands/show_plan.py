@@ -223,7 +223,7 @@ def _kind_line(spec: RunSpec, planned: Plan, seconds: Seconds | None) -> Line:
         "total_steps": spec.total_steps,
         "warmup_steps": spec.schedule.warmup_steps,
         "total_examples": plan.examples_before(spec.epochs),
-        "steps_to_train": round(spec.untrained * spec.total_steps),
+        "steps_to_train": round(spec.share_to_train * spec.total_steps),
     }
 
 

@@ -53,7 +53,7 @@ def left_hours(specs: Sequence[RunSpec], ledger: Ledger, device: Device) -> dict
             is_held = attempt_state(ledger, spec.run_id, last) is Open.HELD
             if is_held or (attempt.checkpoint.exists() and not spec.config.rerun):
                 trained = attempt.steps() / spec.total_steps
-                left = min(1.0, max(0.0, 1 - trained) / spec.untrained)
+                left = min(1.0, max(0.0, 1 - trained) / spec.share_to_train)
         found[spec.run_id] = left * seconds.total * spec.split.world_size / 3600
     return found
 

@@ -90,7 +90,7 @@ def describe_trunks(specs: Sequence[RunSpec]) -> str:
     ((unit, _),) = specs[0].config.lengths.items()
     each = specs[0].config.tokens_per_example if unit == "examples" else None
     lengths = [sum(spec.config.lengths.values()) * (each or 1) for spec in specs]
-    left = sum(n * spec.untrained for n, spec in zip(lengths, specs, strict=True))
+    left = sum(n * spec.share_to_train for n, spec in zip(lengths, specs, strict=True))
     said = f"{left:,.12g} {'tokens' if each else unit} to train in place of {sum(lengths):,}"
     return f"{said}: runs of one trunk share its steps."
 

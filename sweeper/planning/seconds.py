@@ -95,7 +95,7 @@ class _UsualTimes:
             if place[0] >= plan.first
         )
         between_s = self._between_s * (spec.epochs - plan.first)
-        own = spec.untrained
+        own = spec.share_to_train
         return Seconds(start=self._start_s, steps=own * steps_s, between=own * between_s)
 
     def _interpolate(self, accumulation_steps: int) -> float:

@@ -177,13 +177,13 @@ def nearest_splitting_well(
     return [b for b in (below, above) if b is not None]
 
 
-def smaller_micro_batch(split: BatchSplit, bn_span: int) -> int | None:
-    """The largest micro-batch of at most half the current size that gives the same global batch.
+def smaller_micro_batch(micro_batch: int, *, divided: int, bn_span: int) -> int | None:
+    """The largest micro-batch of at most half the current size that divides what it has to.
 
     None if there is none, because a BatchNorm span cannot be split.
     """
-    at_most = split.micro_batch // bn_span // 2 * bn_span
-    fitting = usable_micro_batches(split.rank_batch, limit=at_most, bn_span=bn_span)
+    at_most = micro_batch // bn_span // 2 * bn_span
+    fitting = usable_micro_batches(divided, limit=at_most, bn_span=bn_span)
     return fitting[-1] if fitting else None
 
 

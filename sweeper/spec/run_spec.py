@@ -117,7 +117,7 @@ class RunSpec:
         return self.total_steps - at_own_batch * Fraction(str(self.config.schedule.cooldown))
 
     @property
-    def untrained(self) -> float:
+    def share_to_train(self) -> float:
         """The part of its steps that no other run has trained for it, or is to train."""
         start = self.facts.start
         return 1 - start.steps / self.total_steps if start else 1.0

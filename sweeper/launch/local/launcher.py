@@ -262,15 +262,19 @@ class _Runs:
     def _retry_with_less_memory(self, attempt: Attempt) -> None:
         """Resume a run that ran out of memory with half its micro-batch, unless that is fixed."""
         spec = attempt.spec
-        smaller = smaller_micro_batch(spec.split, spec.bn_span)
+        size = spec.split.micro_batch
+        smaller = smaller_micro_batch(size, divided=spec.divided, bn_span=spec.bn_span)
         is_fixed = spec.config.reproducible or takes_micro_batches_whole(spec.config)
         if smaller is None or is_fixed:
             return
+        try:
+            again = run_spec(spec.config.with_changes(micro_batch=smaller), spec.facts)
+        except ValueError:  # of a batch in tokens, whose parts must hold the longest example
+            return
         self._retried[spec.run_id] = (
             f"; micro_batch={smaller} since attempt {attempt.number} ran out of memory with "
-            f"micro_batch={spec.split.micro_batch}"
+            f"micro_batch={size}"
         )
-        again = run_spec(spec.config.with_changes(micro_batch=smaller), spec.facts)
         del self._ended[spec.run_id]
         self._waiting.appendleft(Task(spec=again, number=attempt.number + 1))
 

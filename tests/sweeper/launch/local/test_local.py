@@ -83,6 +83,15 @@ def test_a_micro_batch_that_the_method_fixes_is_not_halved(launch):
     assert (row.outcome, row.micro_batch, row.attempt) == ("out_of_memory", 768, 1)
 
 
+def test_half_a_micro_batch_divides_the_slices_of_a_delay(launch):
+    """The largest half that divides the batch of 1,365 is 195, but a slice has 455."""
+    sizes = {"batch": 1365, "micro_batch": 455, "bn_span": None, "gradient_delay": [0, 1, 2]}
+
+    row = only(launch(provoked("GreedyAboveHalf", epochs=3, **sizes)))
+
+    assert (row.outcome, row.micro_batch, row.attempt) == ("finished", 91, 2)
+
+
 def test_a_killed_worker_is_preempted_and_goes_on_when_the_command_is_repeated(launch):
     first = only(launch(provoked("Suicidal")))
     again = only(launch(provoked("Suicidal")))
