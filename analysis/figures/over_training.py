@@ -61,9 +61,10 @@ def draw_lengths(
     axes.set_xticks(lengths, [f"{length:,.0f}" for length in lengths])
     axes.minorticks_off()
     axes.grid(visible=True)
-    for batch, mark in zip(batches, style.ordered_marks(len(batches)), strict=True):
-        line, label = frame[frame["global_batch"] == batch], f"{batch:,}"
-        draw_points(axes, line, "data_seen", mark=mark, lane=Lane(lengths), label=label)
+    for i, mark in enumerate(style.ordered_marks(len(batches))):
+        line, label = frame[frame["global_batch"] == batches[i]], f"{batches[i]:,}"
+        lane = Lane(lengths, index=i, count=len(batches))
+        draw_points(axes, line, "data_seen", mark=mark, lane=lane, label=label)
     note = reading_note(frame) + limit_values(sheet.panels, frame, metric)
     sheet.label("length of training [examples]", style.value_label(metric))
     title = f"{style.title_word(metric)} at the end of each length: {title}"

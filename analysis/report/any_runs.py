@@ -102,11 +102,11 @@ def _judge_laws(table: AnyTable, metric: Metric) -> Iterator[Answer]:
     pairs = [(s, c) for s in settings or SETTINGS[:1] for c in cell]
     laws, why = None, ""
     if not settings or runs.groupby(cell).size().max() < FEWEST:
-        why = f"a size must have {FEWEST} runs or more, with three batches or rates"
+        why = f"each {table.cell_words} must have {FEWEST} runs or more, with three batches or rates"
     elif not settings_matter(runs, cell, settings):
         why = "in these runs the metric depends on neither batch nor rate more than noise does"
     elif not (laws := fit_laws(runs, cell, settings)):
-        why = "too few sizes have their best inside what was run"
+        why = f"at too few values of {table.cell_words} the best is inside what was run"
     shown = laws.bests.rename(columns=NAMES) if laws else pd.DataFrame()
     for setting, by in [*pairs, *([("peak_lr", "global_batch")] * (len(settings) > 1))]:
         name = f"best_{NAMES[setting]}_{NAMES[by]}"

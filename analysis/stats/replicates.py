@@ -232,7 +232,8 @@ class Replicates:
         """Deviations from each point's mean, scaled to the variance of the values.
 
         Inside a block of points that ran with the same seeds, the effect that a seed has on all of
-        them is removed: it cancels in their differences.
+        them is removed: it cancels in their differences. Where nothing is left, as of few seeds on
+        a small validation set, it stays: their differences are not known without error.
 
         A block is the places of its points.
 
@@ -247,6 +248,8 @@ class Replicates:
                 continue
             together = np.stack([found[i] for i in block])
             apart = (together - together.mean(axis=0)) * np.sqrt(len(block) / (len(block) - 1))
+            if np.abs(apart).max() <= ROUNDING * np.abs(self.means).max():
+                continue
             freedom -= len(seeds[0]) - 1
             for i, deviation in zip(block, apart, strict=True):
                 found[i] = deviation
