@@ -102,7 +102,9 @@ def _judge_laws(table: AnyTable, metric: Metric) -> Iterator[Answer]:
     pairs = [(s, c) for s in settings or SETTINGS[:1] for c in cell]
     laws, why = None, ""
     if not settings or runs.groupby(cell).size().max() < FEWEST:
-        why = f"each {table.cell_words} must have {FEWEST} runs or more, with three batches or rates"
+        why = (
+            f"each {table.cell_words} must have {FEWEST} runs or more, with three batches or rates"
+        )
     elif not settings_matter(runs, cell, settings):
         why = "in these runs the metric depends on neither batch nor rate more than noise does"
     elif not (laws := fit_laws(runs, cell, settings)):
