@@ -441,6 +441,7 @@ def _branches(options: argparse.Namespace) -> "Iterator[Answer | str]":
         branch_differences,
         critical_branches,
         describe_ratio,
+        name_length,
     )
     from analysis.tables.which_runs import BREAKING, negligible_margin
 
@@ -454,8 +455,7 @@ def _branches(options: argparse.Namespace) -> "Iterator[Answer | str]":
             values = differences["of_parent"]
             margin, words = negligible_margin(metric, BREAKING, values, values)
         found = critical_branches(differences, metric.sign, margin)
-        after = several(int(differences["after"].iloc[0]), "epoch")
-        yield f"{group.title}: {metric.label} {after} after each position"
+        yield f"{group.title}: {metric.label} {name_length(differences)}"
         yield from branch_answers(found, margin, words)
         yield found.to_string(index=False, na_rep="", float_format="{:,.5g}".format)
         yield describe_ratio(found)

@@ -1,6 +1,7 @@
 """A rank's part in the batch plan of a run: what it trains on in each epoch, and at what rate."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,25 +41,33 @@ class RankPlan:
         self.epoch_tokens = spec.config.batch_unit and spec.config.epoch_tokens
         self.has_own_module = spec.config.has_own_module
         self.has_own_code = spec.config.has_own_code
+        kept = spec.config.keep_checkpoint
+        asked = [Fraction(str(at)) for at in kept] if isinstance(kept, tuple) else []
+        self._kept = {spec.batch_plan.find_step(at, "epochs"): float(at) for at in asked}
 
     def split(self, epoch: int, step: int = 0) -> BatchSplit:
         """How a 0-based step of a 0-based epoch is laid out; of a branch's first, if before it."""
         plan = self._spec.batch_plan
-        return plan.split_at(max(epoch, plan.first), step)
+        return plan.split_at(*max((epoch, step), plan.first))
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """The 0-based epoch and step of it with which a branch begins."""
+        return self._spec.batch_plan.first
 
     def steps(self, epoch: int) -> int:
         """Optimizer steps of a 0-based epoch; of a branch's first, if before it [steps]."""
-        return self._spec.steps_at(max(epoch, self._spec.batch_plan.first))
+        return self._spec.steps_at(max(epoch, self._spec.batch_plan.first[0]))
 
     def phases(self, epoch: int) -> list[tuple[int, int]]:
         """As `BatchPlan.phases`; of a branch's first epoch, if before it."""
         plan = self._spec.batch_plan
-        return plan.phases(max(epoch, plan.first))
+        return plan.phases(max(epoch, plan.first[0]))
 
     def examples_in(self, epoch: int, step: int) -> int:
         """Examples of the first steps of a 0-based epoch, over all ranks [examples]."""
         plan = self._spec.batch_plan
-        return plan.examples_in(max(epoch, plan.first), step)
+        return plan.examples_in(max(epoch, plan.first[0]), step)
 
     def micro_steps(self, epoch: int, step: int) -> int:
         """Micro-batches of a rank in the first steps of a 0-based epoch [count]."""
@@ -69,7 +78,7 @@ class RankPlan:
         """Whole steps in a rank's first micro-batches of a 0-based epoch [steps]."""
         plan, split = self._spec.batch_plan, self.split(epoch)
         examples = micro_steps * split.micro_batch * split.world_size
-        return plan.steps_in(max(epoch, plan.first), examples)
+        return plan.steps_in(max(epoch, plan.first[0]), examples)
 
     def is_evaluated(self, epoch: int, step: int) -> bool:
         """Whether the run is evaluated after this many steps of a 0-based epoch."""
@@ -89,9 +98,9 @@ class RankPlan:
         For branches that is in the run's folder, for runs of other lengths with their trunk.
         """
         spec, keep = self._spec, self._spec.config.keep_checkpoint
-        is_asked = keep == "all" or (isinstance(keep, tuple) and epoch + 1 in keep)
-        is_end = step == self.steps(epoch)
-        found = [run / KEPT.format(epoch + 1)] if is_asked and is_end else []
+        place = (epoch + 1, 0) if step == self.steps(epoch) else (epoch, step)
+        names = {place: epoch + 1} if keep == "all" and not place[1] else self._kept
+        found = [run / KEPT.format(f"{names[place]:.15g}")] if place in names else []
         steps = spec.batch_plan.steps_before(epoch) + step
         if spec.trunk_id and steps in {*spec.shorter, spec.trunk_steps}:
             found.append(trunk_file(spec, Start(run=run.name, steps=steps), run.parents[1]))

@@ -11,8 +11,8 @@ from analysis.figures.lines import Lane, draw_points
 from analysis.figures.points import points, reading_note
 from analysis.figures.sheet import Drawing, Sheet
 from analysis.figures.style import Width
+from analysis.stats.critical_branches import name_length
 from analysis.tables.metric import Metric
-from sweeper.spec.sentences import several
 
 
 @style.use_style()
@@ -94,9 +94,8 @@ def draw_branches(
         line = frame[frame["position"] == positions[i]]
         lane = Lane(places, index=i, count=len(positions))
         draw_points(sheet.panels[0], line, "global_batch", mark=mark, lane=lane,
-                    label=f"{positions[i]}")  # fmt: skip
+                    label=f"{positions[i]:g}")  # fmt: skip
     note = reading_note(frame) + limit_values(sheet.panels, frame, metric)
     sheet.label(f"global batch [{unit}]", style.value_label(metric))
-    after = several(int(differences["after"].iloc[0]), "epoch")
-    title = f"{style.title_word(metric)} {after} after each position: {title}"
+    title = f"{style.title_word(metric)} {name_length(differences)}: {title}"
     return sheet.finish(frame, title, [note], "position [epochs]")

@@ -85,58 +85,64 @@ def _bounds(worse: Array) -> tuple[float, float]:
 
 
 def branch_differences(runs: pd.DataFrame, curves: pd.DataFrame, name: str) -> pd.DataFrame:
-    """How branches stand against their parents' continuation, at the end of the same epoch.
+    """How branches stand against their parents' continuation, after the same examples.
 
-    That is as many epochs after the position as every branch has trained. The continuation is a
-    branch at the parent's batch, else the parent itself.
+    That is as many epochs after the position as every branch has trained, or as many evaluations
+    if a position is within an epoch. The continuation is a branch at the parent's batch, else the
+    parent itself.
 
     Args:
         runs: comparable but for batch, seed and branch: `run_id`, `branch`, `seed`,
-            `global_batch`, `outcome`.
-        curves: with `run_id`, `epoch`, `realised_batch`, `noise_scale` and the metric.
+            `global_batch`, `num_train_examples`, `outcome`.
+        curves: with `run_id`, `epoch`, `examples_seen`, `realised_batch`, `noise_scale` and the
+            metric.
         name: the metric.
 
     Returns:
         A row per branch: `position` [epochs], `parent_batch`, `global_batch`, `seed`,
-        `noise_scale` of the parent's epoch before the position, `value`, `of_parent`, `after`.
+        `noise_scale` that the parent measured before the position, `value`, `of_parent`, `after`
+        [epochs].
 
     Raises:
-        ValueError: if there are no branches, none that finished has a curve, or no parent has.
+        ValueError: if there are no branches, none that finished has a curve, no parent has, or a
+            position is at no evaluation.
     """
     runs = runs[runs["branch"].notna() & runs["outcome"].isin(["finished", "diverged"])]
     if not len(runs):
         msg = "results must hold branches that have ended; got none. Train some: branch=RUN_ID@1."
         raise ValueError(msg)
     parts = runs["branch"].str.partition("@")
-    runs = runs[["run_id", "seed", "global_batch", "outcome"]]
-    runs = runs.assign(parent=parts[0], position=parts[2].astype(int))
-    ends = curves.sort_values("step").drop_duplicates(["run_id", "epoch"], keep="last")
-    last = runs["run_id"].map(ends.groupby("run_id")["epoch"].max()) - runs["position"]
+    runs = runs.assign(parent=parts[0], position=parts[2].astype(float))
+    curves, size = _number_evaluations(runs, curves)
+    runs = runs[["run_id", "seed", "global_batch", "outcome", "parent", "position"]]
+    runs = runs.assign(mark=(runs["position"] / size).round())
+    ends = curves.sort_values("step").drop_duplicates(["run_id", "mark"], keep="last")
+    last = runs["run_id"].map(ends.groupby("run_id")["mark"].max()) - runs["mark"]
     if np.isnan(fewest := last[runs["outcome"] == "finished"].min()):
         msg = (
             "results must hold the curve of a branch that finished; got none. Train branches, or "
             "run their sweep again if files were damaged."
         )
         raise ValueError(msg)
-    after = int(fewest)
-    at_start = ends[["run_id", "epoch", "realised_batch", "noise_scale"]].rename(
-        columns={"epoch": "position", "realised_batch": "parent_batch"}
+    at_start = ends[["run_id", "mark", "realised_batch", "noise_scale"]].rename(
+        columns={"realised_batch": "parent_batch"}
     )
-    at_end = ends.assign(position=ends["epoch"] - after)[["run_id", "position", name]]
-    of_branches = runs.merge(at_start, on=["run_id", "position"]).merge(
-        at_end.rename(columns={name: "value"}), on=["run_id", "position"], how="left"
+    at_end = ends.assign(mark=ends["mark"] - fewest)[["run_id", "mark", name]]
+    of_branches = runs.merge(at_start, on=["run_id", "mark"]).merge(
+        at_end.rename(columns={name: "value"}), on=["run_id", "mark"], how="left"
     )
     lost = of_branches["outcome"] == "diverged"
     of_branches["value"] = of_branches["value"].mask(lost)
     same = of_branches["global_batch"] == of_branches["parent_batch"]
-    by_parent = ["parent", "position"]
+    by_parent = ["parent", "mark"]
     own = of_branches.loc[same & ~lost, [*by_parent, "value"]].drop_duplicates(by_parent)
     its = at_end.rename(columns={"run_id": "parent", name: "of_parent"})
     joined = of_branches.merge(own.rename(columns={"value": "again"}), on=by_parent, how="left")
     joined = joined.merge(its, on=by_parent, how="left")
     joined["of_parent"] = joined["again"].fillna(joined["of_parent"])
     columns = ["position", "parent_batch", "global_batch", "seed", "noise_scale", "value"]
-    joined = joined[joined["of_parent"].notna()][[*columns, "of_parent"]].assign(after=after)
+    joined = joined[joined["of_parent"].notna()][[*columns, "of_parent"]]
+    joined = joined.assign(after=fewest * size)
     if joined.empty:
         parents = ", ".join(sorted({*runs["parent"]}))
         msg = (
@@ -145,6 +151,32 @@ def branch_differences(runs: pd.DataFrame, curves: pd.DataFrame, name: str) -> p
         )
         raise ValueError(msg)
     return joined
+
+
+def _number_evaluations(runs: pd.DataFrame, curves: pd.DataFrame) -> tuple[pd.DataFrame, float]:
+    """Curves with `mark`, the same after the same examples, and the size of a mark [epochs].
+
+    Marks are epochs or, if a position is within one, the closest evaluations of any of the runs.
+    """
+    if (runs["position"] % 1 == 0).all():
+        return curves.assign(mark=curves["epoch"]), 1
+    curves = curves[curves["run_id"].isin({*runs["run_id"], *runs["parent"]})].sort_values("step")
+    epochs = curves["examples_seen"] / int(runs["num_train_examples"].iloc[0])
+    size = float(epochs.groupby(curves["run_id"]).agg(lambda at: at.diff().median()).min())
+    marks = runs["position"] / size
+    if not (abs(marks - marks.round()) < 0.1).all():
+        msg = (
+            f"branches within an epoch must begin at evaluations; got {runs['branch'].iloc[0]}, "
+            f"evaluated every {size:.3g} epochs. Train parents and branches with evaluate_every=."
+        )
+        raise ValueError(msg)
+    return curves.assign(mark=(epochs / size).round()), size
+
+
+def name_length(differences: pd.DataFrame) -> str:
+    """How long after each position branches are compared, in words."""
+    after = differences["after"].iloc[0]
+    return f"{after:.3g} epoch{'' if after == 1 else 's'} after each position"
 
 
 def critical_branches(table: pd.DataFrame, sign: float, margin: float = 0.0) -> pd.DataFrame:
@@ -162,7 +194,8 @@ def critical_branches(table: pd.DataFrame, sign: float, margin: float = 0.0) -> 
     """
     rows: list[dict[str, Any]] = []
     for _, group in table.groupby(["position", "parent_batch"]):
-        position, parent = (int(group[name].iloc[0]) for name in ("position", "parent_batch"))
+        position, parent = group["position"].iloc[0], int(group["parent_batch"].iloc[0])
+        position = int(position) if position.is_integer() else position
         larger = group[group["global_batch"] > parent]
         worse = {
             int(str(batch)): (sign * (g["of_parent"] - g["value"])).fillna(np.inf).to_numpy()
@@ -191,8 +224,8 @@ def branch_answers(found: pd.DataFrame, margin: float, words: str) -> Iterator[A
         middle = "none is worse" if np.isnan(row["estimate"]) else f"{row['estimate']:,.0f}"
         yield Answer(
             name="critical_batch",
-            question=f"What is the critical batch after epoch {row['position']}, up to which none "
-            f"is worse than {parent:,} (margin {words})?",
+            question=f"What is the critical batch after epoch {row['position']:g}, up to which "
+            f"none is worse than {parent:,} (margin {words})?",
             words=f"{capitalize(said)} (95 %, {seeds}); by the means {middle}.",
             value=row["estimate"],
             low=least if parts[0] else np.nan,
@@ -203,7 +236,7 @@ def branch_answers(found: pd.DataFrame, margin: float, words: str) -> Iterator[A
                 "margin": margin,
             },
             next="" if parts[0] and parts[1] else "Train parents of more seeds, then their "
-            f"branches: branch=@{row['position']}",
+            f"branches: branch=@{row['position']:g}",
         )  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def tuned_critical_batch(results: Path, target: float | None = None) -> float:
     return fit.critical_batch.value
 
 
-def find_critical_batches(results: Path, margin: float | None) -> dict[int, float]:
+def find_critical_batches(results: Path, margin: float | None) -> dict[float, float]:
     """The critical batch at each position of the largest set of comparable branches.
 
     It is the estimate of `sweeper analysis branches`; where no batch was worse, the largest one.
@@ -81,4 +81,4 @@ def find_critical_batches(results: Path, margin: float | None) -> dict[int, floa
         raise ValueError("its parents have several batches at a position.")  # noqa: EM101
     largest = table.groupby("position")["global_batch"].max()
     estimate = found["estimate"].fillna(largest)
-    return {int(at): float(estimate[at]) for at in sorted(estimate.index)}
+    return {float(at): float(estimate[at]) for at in sorted(estimate.index)}

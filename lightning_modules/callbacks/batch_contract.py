@@ -121,7 +121,8 @@ class BatchContract(AroundEvaluation):
         epoch = trainer.current_epoch
         steps, batches = self._plan.steps(epoch), list[int]()
         for first, end in self._plan.phases(epoch):
-            batches += [self._plan.split(epoch, first).global_batch] * (end - first)
+            between = self._plan.examples_in(epoch, end) - self._plan.examples_in(epoch, first)
+            batches += [between // (end - first)] * (end - first)
         if self._plan.filled:
             places, tokens = self._plan.filled(epoch)
             batches = (places[:steps, -1] - places[:steps, 0]).tolist()

@@ -214,10 +214,10 @@ class RunCheckpoint(Checkpoint):
         branch, own = self._plan.branch, checkpoint["callbacks"][self.state_key]
         if branch is None or not self._is_parents(own):
             return
-        if (epochs := checkpoint["epoch"] + 1) != branch.epochs:
+        if (place := self._plan.resumed_at) != self._plan.first:
             msg = (
-                f"a branch must begin after epoch {branch.epochs} of {branch.run}; its checkpoint "
-                f"is from epoch {epochs}. Train that run again."
+                f"a branch must begin after {branch.epochs} epochs of {branch.run}; its checkpoint "
+                f"is from step {place[1]} of epoch {place[0] + 1}. Train that run again."
             )
             raise ValueError(msg)
         for state in checkpoint["optimizer_states"]:

@@ -199,7 +199,9 @@ class MicroBatches(TrainingPasses):
         micro_batch, parts = plan.split(epoch).micro_batch, list[Tensor]()
         for first, end in plan.phases(epoch):
             start, stop = plan.examples_in(epoch, first), plan.examples_in(epoch, end)
-            whole = torch.from_numpy(order[start:stop]).view(end - first, -1, micro_batch)
+            split = plan.split(epoch, first)  # of a branch's, also for what its parent trained on
+            in_step = split.global_batch // micro_batch
+            whole = torch.from_numpy(order[start:stop]).view(-1, in_step, micro_batch)
             mine = whole[max(0, first_step - first) :, list(plan.micro_batches(epoch, first))]
             parts.append(mine.reshape(-1, micro_batch))
         return chain.from_iterable(parts)

@@ -62,7 +62,7 @@ def _find_kept(ledger: Ledger, run: str) -> tuple[Attempt, Sequence[Path]]:
         msg = f"a run must be named by its id; got {run}. `sweeper status` shows the ids."
         raise ValueError(msg)
     paths = list(ledger.run_folder(run_id).glob(KEPT.format("*")))
-    paths.sort(key=lambda path: (len(path.name), path.name))
+    paths.sort(key=lambda path: float(path.stem.partition("-")[2]))
     paths += [attempt.checkpoint] if attempt.checkpoint.exists() else []
     if not paths or not all(map(is_sound, paths)):
         msg = (

@@ -90,7 +90,7 @@ def add_facts(configs: Iterable[Mapping[str, Any]], results: Path) -> Iterator[C
             lacks blocks that are asked for.
     """
     critical = dict[tuple[Any, ...], float]()
-    measured = dict[tuple[Any, ...], dict[int, float]]()
+    measured = dict[tuple[Any, ...], dict[float, float]]()
     counted = count_examples(
         {
             **config,
@@ -156,7 +156,7 @@ def _fill_critical_batch(rule: Any, known: dict[tuple[Any, ...], float]) -> Conf
 
 
 def _fill_positions(
-    config: Mapping[str, Any], known: dict[tuple[Any, ...], dict[int, float]]
+    config: Mapping[str, Any], known: dict[tuple[Any, ...], dict[float, float]]
 ) -> Config:
     """What replaces `schedule` if it warms up the batch by a measured critical batch.
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 from sweeper.spec.config import run_config
@@ -10,34 +11,36 @@ from sweeper.spec.identity import scientific_part
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_spec import RunSpec, run_spec
 from sweeper.spec.sentences import printable
-from sweeper.spec.worker_args import KEPT, kept_checkpoint
+from sweeper.spec.worker_args import CHECKPOINT, kept_checkpoint
 from sweeper.store.attempt import Attempt
 from sweeper.store.checkpoint_checksum import is_sound
 from sweeper.store.ledger import Ledger
 
 #: What a branch may have otherwise than its parent.
 _FREE = (
-    "branch", "batch", "epochs", "lr_rule", "wd_rule", "ema_rule", "warmup", "warmup_start",
-    "warmup_workers", "base_lr", "base_batch", "evaluate_every", "noise_span",
+    "branch", "batch", "epochs", "examples", "lr_rule", "wd_rule", "ema_rule", "warmup",
+    "warmup_start", "warmup_workers", "base_lr", "base_batch", "evaluate_every", "noise_span",
 )  # fmt: skip
 
 
 def specify_branch(asked: str, config: Mapping[str, Any], ledger: Ledger) -> RunSpec:
     """The run of a config that begins where `branch` asks: at a run, its epochs and batch.
 
-    Without an id the parent is the run of the same words with `branch=null batch=<base_batch>`. A
-    position may be a number of examples instead, as `@184320ex`, at which an epoch ends.
+    Without an id the parent is the run of the same words with `branch=null batch=<base_batch>`. The
+    epochs may be a fraction, as `@0.5`, or a number of examples instead, as `@184320ex`.
 
     Raises:
         ValueError: if the parent has no checkpoint there, or differs in more than a branch may.
     """
-    if not (found := re.fullmatch(r"([0-9a-f]{12})?@([1-9]\d{0,17})(ex)?", asked)):
+    found = re.fullmatch(r"([0-9a-f]{12})?@(\d{1,18}(?:\.\d{1,17})?)(ex)?", asked)
+    if not found or not float(found[2]):
         msg = (
             "branch must be a run's id and the epochs that it had trained, or only these; got "
-            f"branch={printable(asked)}. Write branch=RUN_ID@2, branch=@2 or branch=null."
+            f"branch={printable(asked)}. Write branch=RUN_ID@2, branch=@0.5 or branch=null."
         )
         raise ValueError(msg)
-    run_id, position, is_in_examples = found[1], int(found[2]), found[3]
+    run_id, position, is_in_examples = found[1], float(found[2]), found[3]
+    position = int(position) if position.is_integer() else position
     branch = {"run": run_id or "", "epochs": position, "batch": config["base_batch"]}
     check_exclusions(run_config({**config, "branch": branch}))  # before a parent is trained for it
     if not run_id:
@@ -51,28 +54,26 @@ def specify_branch(asked: str, config: Mapping[str, Any], ledger: Ledger) -> Run
             f"{'Take an id from sweeper status' if found[1] else train}."
         )
         raise ValueError(msg)
-    plan, rest = parent.spec.batch_plan, 0
     if is_in_examples:
-        position, rest = divmod(position, max(1, plan.examples_before(1)))
+        position = _find_epochs(parent.spec, position)
     kept = kept_checkpoint(ledger.run_folder(run_id), position)
-    is_there = kept.exists() and not rest
-    if is_there and kept.name != KEPT.format(position):
+    is_there = kept.exists()
+    if is_there and kept.name == CHECKPOINT:
         row = ledger.rows({run_id}, ["outcome", "epochs_completed"]).get(run_id, {})
         is_there = row.get("epochs_completed") == position
         is_there &= row.get("outcome") == Outcome.FINISHED
     if not is_there or not is_sound(kept):
-        where = f"keep_checkpoint=[{position}]" if position and not rest else "keep_checkpoint=all"
+        where = f"keep_checkpoint=[{position}]" if position else "keep_checkpoint=all"
         msg = (
-            "branch must be at the end of an epoch whose checkpoint is kept; got "
-            f"branch={asked}, which {run_id} has not. Train that run with {where} (rerun=all if it "
-            "has a result)."
+            f"branch must be where its parent kept a checkpoint; got branch={asked}, which "
+            f"{run_id} has not. Train that run with {where} (rerun=all if it has a result)."
         )
         raise ValueError(msg)
     branch = {"run": run_id, "epochs": position, "batch": parent.spec.config.batch}
     made = run_spec({**config, "branch": branch})
     own, its = (scientific_part(s.identified) for s in (made, parent.spec))
     differing = [k for k in {**own, **its} if k not in _FREE and own.get(k) != its.get(k)]
-    if differing or plan.first:
+    if differing or parent.spec.config.branch:
         what = ", ".join(differing) or "branch, as the parent is one itself"
         msg = (
             "a branch must have the settings of its parent but for batch, length, rate and warmup; "
@@ -81,3 +82,11 @@ def specify_branch(asked: str, config: Mapping[str, Any], ledger: Ledger) -> Run
         )
         raise ValueError(msg)
     return made
+
+
+def _find_epochs(parent: RunSpec, examples: float) -> float:
+    """The position after so many examples at which a parent keeps a checkpoint; 0 for none."""
+    plan, kept = parent.batch_plan, parent.config.keep_checkpoint
+    positions = *(kept if isinstance(kept, tuple) else ()), *range(1, parent.epochs + 1)
+    places = ((at, plan.find_step(Fraction(str(at)), "epochs")) for at in positions)
+    return next((at for at, place in places if plan.examples_before(*place) == examples), 0)

@@ -92,9 +92,9 @@ class _UsualTimes:
         steps_s = sum(
             (end - first) * self._interpolate(plan.split_at(*place).accumulation_steps)
             for place, (first, end) in zip(plan.starts, pairwise([*firsts, total]), strict=True)
-            if place[0] >= plan.first
+            if place >= plan.first
         )
-        between_s = self._between_s * (spec.epochs - plan.first)
+        between_s = self._between_s * (spec.epochs - plan.first[0])
         own = spec.share_to_train
         return Seconds(start=self._start_s, steps=own * steps_s, between=own * between_s)
 

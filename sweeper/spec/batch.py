@@ -259,8 +259,8 @@ class BatchPlan:
         sizes: by what the first batch is multiplied from each of these on, and the learning rate
             where it is measured, else 1; empty: powers of `factor`.
         length: steps of the whole run, if it need not end with an epoch [steps].
-        first: the 0-based epoch with which a branch begins; 0 without a parent.
-        parent_batch: the batch of the epochs before that, which its parent trained [examples].
+        first: the 0-based epoch and step of it with which a branch begins; zeros without a parent.
+        parent_batch: the batch before that, which its parent trained [examples].
     """
 
     split: BatchSplit
@@ -270,12 +270,12 @@ class BatchPlan:
     grown: tuple[tuple[int, int], ...] = ()
     sizes: tuple[tuple[int, float], ...] = ()
     length: int | None = None
-    first: int = 0
+    first: tuple[int, int] = (0, 0)
     parent_batch: int = 0
 
     def split_at(self, epoch: int, step: int = 0) -> BatchSplit:
-        """The layout of a 0-based step of a 0-based epoch; of a parent's, their batch alone."""
-        if epoch < self.first:
+        """The layout of a 0-based step of a 0-based epoch; of a parent's, its batch alone."""
+        if (epoch, step) < self.first:
             return BatchSplit(micro_batch=self.parent_batch, accumulation_steps=1, world_size=1)
         if not self.grown:  # called several times per micro-batch
             return self.split
@@ -297,7 +297,7 @@ class BatchPlan:
 
     def _firsts(self, epoch: int) -> list[int]:
         """The 0-based steps of a 0-based epoch with which its batches begin, ascending."""
-        return sorted({0, *(step for at, step in self.grown if at == epoch)})
+        return sorted({0, *(step for at, step in self.starts if at == epoch)})
 
     def phases(self, epoch: int) -> list[tuple[int, int]]:
         """The first step of each batch that a 0-based epoch trains, and the step after its last."""
@@ -341,14 +341,12 @@ class BatchPlan:
     @property
     def _changes(self) -> tuple[int, ...]:
         """0-based epochs that are laid out unlike the one before, ascending."""
-        if self.first:
-            return (self.first,)
-        return tuple(sorted({at + n for at, step in self.grown for n in range(1 + (step > 0))}))
+        return tuple(sorted({at + n for at, step in self.starts for n in range(1 + (step > 0))}))
 
     @property
     def starts(self) -> list[tuple[int, int]]:
         """The 0-based epochs and steps of them with which the batches of the run begin."""
-        return sorted({(0, 0), *((self.first, 0), *self.grown)})
+        return sorted({(0, 0), self.first, *self.grown})
 
     def place(self, step: int) -> tuple[int, int]:
         """The epoch of an optimizer step of the run, and its step there, all 0-based."""

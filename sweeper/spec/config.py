@@ -314,7 +314,7 @@ class Branch(Settings):
     """Where a run begins, if not at the start: after `epochs` of a run whose batch is `batch`."""
 
     run: Text
-    epochs: Count
+    epochs: Positive
     batch: InStep
 
 
@@ -432,8 +432,8 @@ class Incidental(Settings):
     checkpoint_every: Saving | None = None
     wait_for_gpu: Switch = False
     keep_checkpoint: Annotated[
-        bool | Literal["all"] | ListOf[Count],
-        Rule("true, false, all, or the epochs after which to keep one, such as [1,2]"),
+        bool | Literal["all"] | ListOf[Positive],
+        Rule("true, false, all, or the epochs after which to keep one, such as [0.5,2]"),
     ] = False
     trunk: Annotated[ListOf[Count] | None, Rule("left to lengths=[...], which sets it")] = None
     keep_going: Switch = False

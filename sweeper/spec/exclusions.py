@@ -46,6 +46,7 @@ def find_methods(config: RunConfig) -> dict[str, str]:
         "a user's schedule": (f"schedule={schedule.name}", isinstance(schedule, OwnSchedule)),
         "a decay from the warmup's end": (f"schedule={schedule.name}", is_late),
         "steps or examples": (", ".join(counted), counted),
+        "a clock of steps": (", ".join(counted), any("steps" in words for words in counted)),
         "evaluate_every": (
             f"evaluate_every={config.evaluate_every}",
             config.evaluate_every is not None,
@@ -97,9 +98,9 @@ EXCLUSIONS = (
     ),
     Exclusion(
         "a branch",
-        "steps or examples",
-        "a branch needs lengths in epochs, at whose ends its parent keeps checkpoints",
-        "Set epochs, and leave warmup_unit=epochs.",
+        "a clock of steps",
+        "a branch and its parent take other numbers of steps for the same examples",
+        "Set epochs, examples or tokens, and leave warmup_unit=epochs.",
     ),
     Exclusion(
         "a branch",

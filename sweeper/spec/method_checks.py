@@ -95,7 +95,7 @@ def check_precision(config: RunConfig, *, has_gpu: bool) -> None:
 
 
 def check_branch(config: RunConfig, *, is_counted: bool) -> None:
-    """Refuse a branch that has no place to begin at; ValueError with a remedy.
+    """Refuse a branch whose data have no place to begin at; ValueError with a remedy.
 
     Args:
         config: of the run.
@@ -107,12 +107,6 @@ def check_branch(config: RunConfig, *, is_counted: bool) -> None:
         msg = (
             "branch must be null with data that are iterable only, which begin at their start; got "
             f"branch={branch.run}@{branch.epochs}, data={config.data.name}. Remove branch."
-        )
-        raise ValueError(msg)
-    if config.epochs is not None and config.epochs <= branch.epochs:
-        msg = (
-            "epochs must be more than those of the branch's parent, from whose start they count; "
-            f"got epochs={config.epochs}, branch={branch.run}@{branch.epochs}. Train longer."
         )
         raise ValueError(msg)
 

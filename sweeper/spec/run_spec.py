@@ -288,6 +288,13 @@ def _run_spec(config: RunConfig, facts: Facts, noted_lr: float | None = None) ->
     check_methods(config)
     check_branch(config, is_counted=facts.data_order == "counted")
     plan = _batch_plan(config)
+    if (branch := config.branch) and _length_in_epochs(config, plan) <= _branch_position(plan):
+        ((key, number),) = config.lengths.items()
+        msg = (
+            f"{key} must be more than those of the branch's parent, from whose start they count; "
+            f"got {key}={number}, branch={branch.run}@{branch.epochs}. Train longer."
+        )
+        raise ValueError(msg)
     schedule = _lr_schedule(config, plan, noted_lr)
     is_unknown = noted_lr is not None and isinstance(config.lr_rule, OwnRule)
     at = _scaling(config, plan)
@@ -344,7 +351,7 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         peak = peak_lr(config.lr_rule, at)
     warmup = warmup_length(config.lr_rule, warmup=config.warmup, batch_ratio=at.batch_ratio)
     unit, trained = config.warmup_unit or "epochs", _length_in_epochs(config, plan)
-    if not 0 <= _in_epochs(warmup, config, plan) < trained - plan.first:
+    if not 0 <= _in_epochs(warmup, config, plan) < trained - _branch_position(plan):
         scaled = (
             f", which lr_rule.warmup_exponent={config.lr_rule.warmup_exponent} scales to "
             f"{warmup:g} {unit} at batch={batch},"
@@ -395,7 +402,7 @@ def _lr_schedule(config: RunConfig, plan: BatchPlan, noted_lr: float | None) -> 
         steps_per_epoch=steps,
         decay=decay,
         decay_steps=decay_steps,
-        batch_plan=plan if plan.grown or plan.first else None,
+        batch_plan=plan if plan.grown or plan.parent_batch else None,
     )
 
 
@@ -458,6 +465,34 @@ def _split_batch(config: RunConfig, bn_span: int) -> BatchSplit:
     )
 
 
+def _branch_position(plan: BatchPlan) -> float:
+    """Where a branch begins; 0 for other runs [epochs]."""
+    epoch, step = plan.first
+    return plan.position(plan.steps_before(epoch) + step)
+
+
+def _with_parent(plan: BatchPlan, config: RunConfig) -> BatchPlan:
+    """A plan that begins where the config's branch does, if it is one.
+
+    ValueError if that is within an epoch, and not before a whole number of its own batches.
+    """
+    if not (branch := config.branch):
+        return plan
+    its_own = BatchSplit(micro_batch=branch.batch, accumulation_steps=1, world_size=1)
+    epoch, step = replace(plan, split=its_own).find_step(Fraction(str(branch.epochs)), "epochs")
+    plan = replace(plan, first=(epoch, step), parent_batch=branch.batch)
+    done = step * branch.batch
+    if done % config.batch or done + config.batch > config.epoch_size:
+        at = f"branch={branch.run}@{branch.epochs}, batch={config.batch}"
+        msg = (
+            "within an epoch a branch must begin after a multiple of its batch, and before the "
+            f"epoch's last; got {at}, after {done} of {config.epoch_size} examples. Use another "
+            "batch or position."
+        )
+        raise ValueError(msg)
+    return plan
+
+
 def _batch_plan(config: RunConfig) -> BatchPlan:
     key = "epoch_tokens" if config.batch_unit and config.epoch_tokens else "data.num_train_examples"
     steps_per_epoch(config.epoch_size, config.batch, key)  # refuses too large a batch
@@ -476,9 +511,8 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
         bn_span=split.micro_batch if config.bn_span == "micro" else span,
         num_train_examples=config.epoch_size,
         factor=growing.factor if growing else 1,
-        first=config.branch.epochs if config.branch else 0,
-        parent_batch=config.branch.batch if config.branch else 0,
     )
+    plan = _with_parent(plan, config)
     if max_batch := getattr(growing or config.schedule, "max_batch", None):
         check_largest_batch(config, max_batch)
     if growing and growing.growth == "milestones":
@@ -486,7 +520,7 @@ def _batch_plan(config: RunConfig) -> BatchPlan:
             plan = plan.with_growth(Fraction(str(milestone)), config.growth_unit, power)
     length = config.steps
     if config.examples:
-        grows = bool(plan.grown)
+        grows = plan.grown or plan.parent_batch
         length = (
             plan.whole_steps(config.examples)
             if grows

@@ -139,7 +139,10 @@ class LRSchedule:
     @property
     def _first_step(self) -> int:
         """Steps before the run's own first, with which its warmup begins [steps]."""
-        return self.batch_plan.steps_before(self.batch_plan.first) if self.batch_plan else 0
+        if self.batch_plan is None:
+            return 0
+        epoch, step = self.batch_plan.first
+        return self.batch_plan.steps_before(epoch) + step
 
     def position(self, step: int) -> float:
         """Position in training of a 0-based optimizer step [epochs]."""

@@ -8,7 +8,7 @@ from pathlib import Path
 GRACEFUL_STOP = "graceful-stop"
 #: A file next to the folders of a run's attempts, which share it.
 CHECKPOINT = "checkpoint.ckpt"
-#: There too, by the epochs trained: the checkpoints that are kept for branches.
+#: There too, by the epochs trained, which may be 1.5: the checkpoints that are kept for branches.
 KEPT = "epochs-{}.ckpt"
 #: A file in the attempt's folder: the rows of its curve, as lines of JSON.
 PROGRESS = "progress.jsonl"
@@ -27,9 +27,9 @@ PRELOADED = "SWEEPER_PRELOAD"
 UNWRITABLE_EXIT = 64
 
 
-def kept_checkpoint(folder: Path, epochs: int) -> Path:
+def kept_checkpoint(folder: Path, epochs: float) -> Path:
     """The file in a run's folder with its checkpoint after these epochs, kept apart or the last."""
-    apart = folder / KEPT.format(epochs)
+    apart = folder / KEPT.format(f"{epochs:.15g}")
     return apart if apart.exists() else folder / CHECKPOINT
 
 

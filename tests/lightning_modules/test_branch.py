@@ -21,7 +21,7 @@ WORDS = (
     "epochs=4",
     "precision=64-true",
 )
-PARENT = (*WORDS, "batch=64", "keep_checkpoint=[2,4]")
+PARENT = (*WORDS, "batch=64", "keep_checkpoint=[1.5,2,4]")
 SAME = ["step", "examples_seen", "realised_batch", "lr", "train_loss", "val_loss"]
 SAME += ["distance_from_start"]
 
@@ -32,6 +32,16 @@ def grown(sweep_here, tmp_path_factory):
     results = tmp_path_factory.mktemp("grown")
     assert sweep_here(results, *PARENT) == 0
     assert sweep_here(results, *WORDS, "branch=@2", "batch=64,256") == 0
+    return results
+
+
+@pytest.fixture(scope="module")
+def within(sweep_here, grown, tmp_path_factory):
+    """A copy of that folder with branches within an epoch instead."""
+    results = shutil.copytree(grown, tmp_path_factory.mktemp("within") / "results")
+    runs, _ = read(results)
+    Ledger(results).supersede([*runs.index[runs.branch.notna()]])
+    assert sweep_here(results, *WORDS, "branch=@1.5", "batch=64,256") == 0
     return results
 
 
@@ -67,6 +77,26 @@ def test_a_branch_goes_on_with_its_parents_curve_at_its_own_batch_and_rate(grown
     assert [*curve.lr] == pytest.approx([0.01, 0.01, 0.04, 0.04])
 
 
+def test_a_branch_within_an_epoch_at_its_parents_batch_is_its_parent_to_the_last_bit(within):
+    runs, curves = read(within)
+    parent = runs.index[runs.branch.isna()][0]
+
+    row, curve = branch_at(within, 64)
+
+    assert row.branch == f"{parent}@1.5"
+    pd.testing.assert_frame_equal(curve[SAME], curves[parent][SAME], check_exact=True)
+
+
+def test_a_branch_within_an_epoch_trains_the_rest_of_it_at_its_own_batch(within):
+    """After 24 steps of 64: 2 of 256 to the epoch's end, then 4 in each."""
+    _, curve = branch_at(within, 256)
+
+    assert [*curve.realised_batch] == [64, 256, 256, 256]
+    assert [*curve.step] == [16, 26, 30, 34]
+    assert [*curve.examples_seen] == [1024, 2048, 3072, 4096]
+    assert [*curve.lr] == pytest.approx([0.01, 0.04, 0.04, 0.04])
+
+
 def start_anew(grown, results):
     """A copy of the folder without the branch at 256."""
     shutil.copytree(grown, results)
@@ -76,9 +106,14 @@ def start_anew(grown, results):
     return results
 
 
-def test_a_killed_branch_goes_on_from_its_own_checkpoint(sweep_here, grown, tmp_path):
-    results = start_anew(grown, tmp_path / "results")
-    words = (*WORDS, "branch=@2", "batch=256")
+PLACES = pytest.mark.parametrize(("folder", "at"), [("grown", "@2"), ("within", "@1.5")])
+
+
+@PLACES
+def test_a_killed_branch_goes_on_from_its_own_checkpoint(sweep_here, request, tmp_path, folder, at):
+    trained = request.getfixturevalue(folder)
+    results = start_anew(trained, tmp_path / "results")
+    words = (*WORDS, f"branch={at}", "batch=256")
 
     assert sweep_here(results, *words, ranks=LocalRanks(partial(kill_after, 3))) == 1
     killed, before = branch_at(results, 256)
@@ -86,17 +121,21 @@ def test_a_killed_branch_goes_on_from_its_own_checkpoint(sweep_here, grown, tmp_
 
     row, after = branch_at(results, 256)
     assert (killed.outcome, [*before.epoch], row.attempt) == ("preempted", [1, 2, 3], 2)
-    pd.testing.assert_frame_equal(after[SAME], branch_at(grown, 256)[1][SAME], check_exact=True)
+    pd.testing.assert_frame_equal(after[SAME], branch_at(trained, 256)[1][SAME], check_exact=True)
 
 
-def test_a_branch_is_the_same_on_another_layout_than_its_parents(sweep_here, grown, tmp_path):
-    results = start_anew(grown, tmp_path / "results")
+@PLACES
+def test_a_branch_is_the_same_on_another_layout_than_its_parents(
+    sweep_here, request, tmp_path, folder, at
+):
+    trained = request.getfixturevalue(folder)
+    results = start_anew(trained, tmp_path / "results")
     layout = ("devices=2", "micro_batch=16")
 
-    assert sweep_here(results, *WORDS, "branch=@2", "batch=256", *layout) == 0
+    assert sweep_here(results, *WORDS, f"branch={at}", "batch=256", *layout) == 0
 
     row, curve = branch_at(results, 256)
-    one, whole = branch_at(grown, 256)
+    one, whole = branch_at(trained, 256)
     assert (row.name, row.lr_series_hash) == (one.name, one.lr_series_hash)
     assert (row.world_size, row.accumulation_steps) == (2, 8)
     pd.testing.assert_frame_equal(curve[SAME], whole[SAME], rtol=1e-9)
@@ -129,7 +168,7 @@ def test_settings_that_follow_the_batch_are_mapped_anew(sweep_here, results):
 @pytest.mark.parametrize(
     ("words", "refusal"),
     [
-        (["branch=@3"], r"kept; got branch=@3, .* Train that run with keep_checkpoint=\[3\]"),
+        (["branch=@3"], r"a checkpoint; got branch=@3, .* Train .* keep_checkpoint=\[3\]"),
         (["branch=@1000ex"], "Train that run with keep_checkpoint=all"),
         (["branch=0123456789ab@2"], "must name a run in .* Take an id from sweeper status"),
         (["branch=@2", "seed=1"], r"Train it first: .* branch=null batch=64"),
@@ -143,8 +182,10 @@ def test_settings_that_follow_the_batch_are_mapped_anew(sweep_here, results):
         ),
         (
             ["branch=PARENT@2", "epochs=null", "steps=99"],
-            "needs lengths in epochs, .* got branch.*, steps=99",
+            "other numbers of steps .* got branch.*, steps=99",
         ),
+        (["branch=@1.5", "batch=384"], r"a multiple of its batch, .* after 512 of 1024 examples"),
+        (["branch=@0"], "branch must be a run's id and the epochs .* got branch=@0"),
         (["branch=PARENT"], "branch must be a run's id and the epochs"),
         (["branch=PARENT@2", "warmup=3"], "warmup must be shorter"),
     ],
@@ -173,5 +214,5 @@ def test_a_run_that_starts_over_forgets_what_it_kept(sweep_here, grown, tmp_path
 
     assert sweep_here(results, *WORDS, "batch=64", "rerun=all") == 0
 
-    with pytest.raises(ValueError, match="whose checkpoint is kept"):
+    with pytest.raises(ValueError, match="where its parent kept a checkpoint"):
         sweep_here(results, *WORDS, "branch=@2", "batch=128")

@@ -12,6 +12,7 @@ from analysis.stats.critical_branches import (
     estimate_critical_batch,
 )
 
+CURVES = ["run_id", "epoch", "step", "realised_batch", "noise_scale", "val_loss"]
 BATCHES = (16, 32, 64, 128, 256, 512)
 
 
@@ -62,10 +63,9 @@ def test_branches_are_held_against_their_own_parents_at_the_same_epoch():
         for run, series in losses.items()
         for epoch, loss in enumerate(series, 1)
     ]
-    names = ["run_id", "epoch", "step", "realised_batch", "noise_scale", "val_loss"]
 
     table = branch_differences(
-        pd.DataFrame(rows, columns=columns), pd.DataFrame(curves, columns=names), "val_loss"
+        pd.DataFrame(rows, columns=columns), pd.DataFrame(curves, columns=CURVES), "val_loss"
     )
     (found,) = critical_branches(table, -1).itertuples()
 
@@ -73,6 +73,34 @@ def test_branches_are_held_against_their_own_parents_at_the_same_epoch():
     assert table.value.fillna(-1).tolist() == [3.8, 4.5, 4.4, -1]
     assert (found.position, found.parent_batch, found.noise_scale) == (1, 8, 100)
     assert (found.least, found.below) == (8, np.inf)
+
+
+def test_branches_within_an_epoch_are_compared_at_the_same_evaluations():
+    """Of 60 examples, evaluated every 15; the parent at 8 sees 16, 32, 48 and 56 by then."""
+    runs = pd.DataFrame(
+        [("p15", "p@0.25", 0, 15, "finished", 60)],
+        columns=["run_id", "branch", "seed", "global_batch", "outcome", "num_train_examples"],
+    )
+    seen = {"p": {16: 5.0, 32: 4.0, 48: 3.0, 56: 2.0}, "p15": {16: 5.0, 31: 4.5, 46: 3.6}}
+    curves = pd.DataFrame(
+        [
+            (run, 0, at, 8 if run == "p" or at == 16 else 15, 2.0, loss, at)
+            for run, losses in seen.items()
+            for at, loss in losses.items()
+        ],
+        columns=[*CURVES, "examples_seen"],
+    )
+
+    table = branch_differences(runs, curves, "val_loss")
+
+    ((position, batch, value, of_parent, after),) = table[
+        ["position", "parent_batch", "value", "of_parent", "after"]
+    ].to_numpy()
+    assert (position, batch, value, of_parent) == (0.25, 8, 3.6, 3.0)
+    assert after == pytest.approx(0.5)
+    late = runs.assign(branch="p@0.4")
+    with pytest.raises(ValueError, match=r"must begin at evaluations; got p@0.4, evaluated every"):
+        branch_differences(late, curves, "val_loss")
 
 
 def test_no_branches_are_refused():
@@ -87,9 +115,8 @@ def test_branches_whose_curves_were_lost_are_refused():
         {"run_id": ["a"], "branch": ["p@1"], "seed": [0], "global_batch": [64],
          "outcome": ["finished"]}
     )  # fmt: skip
-    columns = ["run_id", "epoch", "step", "realised_batch", "noise_scale", "val_loss"]
     with pytest.raises(ValueError, match="must hold the curve of a branch that finished"):
-        branch_differences(runs, pd.DataFrame(columns=columns), "val_loss")
+        branch_differences(runs, pd.DataFrame(columns=CURVES), "val_loss")
 
 
 def test_positions_are_answers_and_one_that_is_not_decided_says_what_would_have_been_seen():
@@ -204,8 +231,7 @@ def test_branches_without_their_parents_are_refused():
         {"run_id": ["a"], "branch": ["p@1"], "seed": [0], "global_batch": [16],
          "outcome": ["finished"]}
     )  # fmt: skip
-    names = ["run_id", "epoch", "step", "realised_batch", "noise_scale", "val_loss"]
-    curves = pd.DataFrame([("a", epoch, epoch, 8, 1.0, 2.0) for epoch in (1, 2)], columns=names)
+    curves = pd.DataFrame([("a", epoch, epoch, 8, 1.0, 2.0) for epoch in (1, 2)], columns=CURVES)
 
     with pytest.raises(
         ValueError, match=r"must hold the parents of these branches.*; got none of p"
