@@ -15,6 +15,15 @@ from sweeper.upstream.lightnings import is_validated
 _OURS: Any = "by the run"
 
 
+def refute_lengths(trainer: Trainer) -> str:
+    """Why runs of several lengths cannot share their steps; empty without schedulers."""
+    names = ", ".join(type(config.scheduler).__name__ for config in trainer.lr_scheduler_configs)
+    return names and (
+        "lengths need a module without schedulers of its own, whose rates may depend on the "
+        f"length; got {names}. Remove them: the schedule is wsd."
+    )
+
+
 class OwnSchedulers(AroundEvaluation, Checkpoint):
     """Steps the schedulers that monitor a metric; has Lightning count optimizer steps for the rest.
 
@@ -34,13 +43,8 @@ class OwnSchedulers(AroundEvaluation, Checkpoint):
 
         ValueError for schedulers of runs that share a trunk, as they may depend on the length.
         """
-        for config in trainer.lr_scheduler_configs if self._plan.trunk_id else ():
-            msg = (
-                "lengths need a module without schedulers of its own, whose rates may depend on "
-                f"the length; got {type(config.scheduler).__name__}. Remove it: the schedule is "
-                "wsd."
-            )
-            raise ValueError(msg)
+        if self._plan.trunk_id and (why := refute_lengths(trainer)):
+            raise ValueError(why)
         for config in trainer.lr_scheduler_configs if pl_module.automatic_optimization else ():
             if config.reduce_on_plateau and config.interval in self._configs:
                 self._configs[config.interval].append(config)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.flop_counter import flop_registry
 
+from lightning_modules.callbacks.user_schedulers import refute_lengths
 from lightning_modules.data.randomness import generator_states, keep_generators, seed_draws
 from lightning_modules.layers.keyed_dropout import KeyedDropout
 from lightning_modules.modules.run_trainer import RunTrainer
@@ -96,6 +97,7 @@ class LayoutArm:
         has_begun: whether training began.
         refusal: the error, if our code refuses to train it; empty if not.
         no_span: why BatchNorm can have no span; empty if it can.
+        no_lengths: why runs of several lengths cannot share their steps; empty if they can.
         folder: with its checkpoints.
     """
 
@@ -113,6 +115,7 @@ class LayoutArm:
     has_begun: bool = False
     refusal: str = ""
     no_span: str = ""
+    no_lengths: str = ""
     folder: Path = Path()
 
 
@@ -342,6 +345,7 @@ class _Observer(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """See what layers there are, and begin, if that was the task."""
         self.arm.has_begun = True
+        self.arm.no_lengths = refute_lengths(trainer)
         precise = (torch.float64, torch.complex128)
         numbers = [p for p in pl_module.parameters() if p.is_floating_point() or p.is_complex()]
         self.arm.converts = any(p.dtype not in precise for p in numbers)

@@ -182,6 +182,7 @@ def _measure_in_processes(trial: Trial) -> tuple[Found, bool, dict[str, str]]:
     except TimeoutError as error:
         return {SAME: replace(_TOO_LONG, message=f"not determined: {error}")}, False, {}
     refused = {"always": _refute_first_step(whole), "bn_span": whole.no_span}
+    refused["lengths"] = whole.no_lengths
     over = several(trial.micro_batches, "micro-batch")
     if found[SAME].holds:
         with tempfile.TemporaryDirectory() as folder:

@@ -254,6 +254,7 @@ def fill_config(config: Config, facts: Mapping[str, Any]) -> Config:
     found = dict(facts["found"])
     has_ranks, has_span = config["devices"] * config["num_nodes"] > 1, config["bn_span"] != "micro"
     where = {"always": True, "ranks": has_ranks, "bn_span": has_span and config["bn_span"]}
+    where["lengths"] = config.get("trunk")
     for why in (why for key, why in facts.get("refused", {}).items() if where[key]):
         raise ValueError(why)
     _check_trusted(config, found.get(RESUMES, {}).get("classes", ()))

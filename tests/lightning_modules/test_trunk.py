@@ -66,9 +66,11 @@ def test_each_length_is_the_run_by_hand_to_the_last_bit(sweep_here, tmp_path, wo
 
 def test_schedulers_of_a_users_module_are_refused_before_a_step(sweep_here, results):
     words = ["module._target_=users.Module", "data._target_=users.DataModule", "batch=32"]
-    words += ["metric=val/mse", "metric_mode=min", "lengths=[5]", "cooldown=0.2", "trial=false"]
+    words += ["metric=val/mse", "metric_mode=min", "lengths=[5]", "cooldown=0.2"]
 
-    assert sweep_here(results, *words) == 1
+    with pytest.raises(ValueError, match="without schedulers of its own.*; got OneCycleLR"):
+        sweep_here(results, *words)
+    assert sweep_here(results, *words, "trial=false") == 1
 
     (row,) = read(results)[0].itertuples()
     assert "lengths need a module without schedulers of its own" in row.reason
