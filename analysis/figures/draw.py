@@ -14,7 +14,7 @@ from analysis.figures.final import (
     draw_best_settings,
     draw_heat_map,
 )
-from analysis.figures.over_training import draw_lengths
+from analysis.figures.over_training import draw_best_batches, draw_lengths
 from analysis.figures.points import split_by_rule
 from analysis.figures.responses import draw_best_rates, draw_best_warmups
 from analysis.figures.sheet import Drawing, save
@@ -36,8 +36,8 @@ from analysis.tables.which_runs import LENGTHS
 
 #: Kinds of figures, which their names begin with, the most telling first.
 _KINDS = (
-    "vs_length", "vs_batch_best", "per_epoch_best", "steps_to_target", "best_rates", "best_warmups",
-    "vs_batch", "vs_warmup", "by_batch_and_warmup", "per_epoch",
+    "vs_length", "best_batches", "vs_batch_best", "per_epoch_best", "steps_to_target", "best_rates",
+    "best_warmups", "vs_batch", "vs_warmup", "by_batch_and_warmup", "per_epoch",
 )  # fmt: skip
 
 #: A kind, the rest of the name, and what draws it.
@@ -101,6 +101,8 @@ def _figures(measured: Measured, width: Width, target: float | None) -> Iterator
     if len(lengths["data_seen"].unique()) > 1:
         title, _, _ = group_comparable(lengths, LENGTHS)[0].title.rpartition(", ")  # one length
         yield "vs_length", "", partial(draw_lengths, lengths, columns, title, metric, width=width)
+        if len(lengths["global_batch"].unique()) > 1:
+            yield "best_batches", "", partial(draw_best_batches, lengths, metric, width=width)
     axes = (*AXES, "base_lr", find_rate_key(runs))
     for compared in map(add_doubts, group_comparable(runs, axes)):
         if _count(compared, "peak_lr") > 1:

@@ -73,6 +73,36 @@ def draw_lengths(
 
 
 @style.use_style()
+def draw_best_batches(runs: pd.DataFrame, metric: Metric, width: Width = "screen") -> Drawing:
+    """The batch that was best at each length, by the means and by each seed, and the noise scale.
+
+    Runs are those of `runs_of_lengths`; at each batch, the best of its other settings counts.
+    """
+    done = runs[runs["outcome"] == "finished"].dropna(subset=[metric.name])
+    point = ["data_seen", "global_batch", "peak_lr"]
+    of_all = done.groupby(point).agg({metric.name: "mean", "noise_scale": "median"}).reset_index()
+    frame = pd.concat([of_all.assign(seed=np.nan), done[[*point, "seed", metric.name]]])
+    frame = frame.sort_values(metric.name, ascending=metric.sign < 0)
+    frame = frame.drop_duplicates(["data_seen", "seed"]).sort_values("data_seen")
+    means = frame[frame["seed"].isna()]
+    sheet = Sheet.new(width)
+    (axes,) = sheet.panels
+    axes.plot(frame["data_seen"], frame["global_batch"], ".", color=style.GREY, label="a seed's")
+    axes.plot(means["data_seen"], means["global_batch"], "o-", color="black", label="best batch")
+    if means["noise_scale"].notna().any():
+        noise = means["noise_scale"]
+        axes.plot(means["data_seen"], noise, "s:", color=style.GREY, label="noise scale there")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set_xticks(means["data_seen"], [f"{length:,.0f}" for length in means["data_seen"]])
+    axes.minorticks_off()
+    axes.grid(visible=True)
+    sheet.label("length of training [examples]", "batch [examples]")
+    note = "The best of the batches that were trained, each at the best rate of each length."
+    return sheet.finish(frame, f"Best batch at each length, by {metric.label}", [note])
+
+
+@style.use_style()
 def draw_branches(
     differences: pd.DataFrame, title: str, metric: Metric, unit: str, width: Width = "screen"
 ) -> Drawing:

@@ -68,7 +68,7 @@ def test_schedulers_of_a_users_module_are_refused_before_a_step(sweep_here, resu
     words = ["module._target_=users.Module", "data._target_=users.DataModule", "batch=32"]
     words += ["metric=val/mse", "metric_mode=min", "lengths=[5]", "cooldown=0.2"]
 
-    with pytest.raises(ValueError, match="without schedulers of its own.*; got OneCycleLR"):
+    with pytest.raises(ValueError, match=r"without schedulers of its own.*; got OneCycleLR"):
         sweep_here(results, *words)
     assert sweep_here(results, *words, "trial=false") == 1
 

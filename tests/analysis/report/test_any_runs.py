@@ -190,7 +190,7 @@ def test_runs_of_several_lengths_tell_how_the_best_batch_grows_with_the_data(tmp
     runs = train_lengths((4, 8, 16, 32), 0.5)
 
     found = by_name(judge_lengths(Measured(runs, pd.DataFrame())))
-    first = next(draw_all(Measured(runs, simulated_curves(runs, 4)), tmp_path, most=1))
+    first, *_ = draw_all(Measured(runs, simulated_curves(runs, 4)), tmp_path, most=2)
 
     law = found["best_batch_data_exponent"]
     assert law.low <= 0.5 <= law.high
@@ -199,4 +199,6 @@ def test_runs_of_several_lengths_tell_how_the_best_batch_grows_with_the_data(tmp
     drawn = pd.read_csv(tmp_path / "accuracy_vs_length.csv")
     assert first.name == "accuracy_vs_length.png"
     assert drawn["data_seen"].unique().tolist() == [n * 1_281_167 for n in (4, 8, 16, 32)]
+    bests = pd.read_csv(tmp_path / "accuracy_best_batches.csv")
+    assert bests[bests.seed.isna()].global_batch.tolist() == [256, 256, 512, 512]
     assert [*judge_lengths(Measured(train_lengths((4, 8), 0.5), pd.DataFrame()))] == []
