@@ -138,6 +138,13 @@ def train(spec: RunSpec, context: RankContext) -> dict[str, Any]:
     elif not resumed and (branch := spec.config.branch):
         parent = context.checkpoint.parent.with_name(branch.run)
         resumed = kept_checkpoint(parent, branch.epochs)
+        if not resumed.exists():
+            msg = (
+                f"a branch needs the checkpoint of its parent after {branch.epochs:g} epochs; got "
+                f"{branch.run} without it. See why it ended, or train it with "
+                f"keep_checkpoint=[{branch.epochs:g}]."
+            )
+            raise ValueError(msg)
     if context.fit:
         context.fit(trainer, module, loaders)
     try:

@@ -121,14 +121,18 @@ def forget_torch():
 
 
 def see_names_late(seconds):
-    """Leave names out of listings until they are so old, as network file systems do."""
-    real, now = os.listdir, time.time
+    """Leave names out of listings until they are so old, as network file systems do.
+
+    What is done in a folder meanwhile does not make its name younger.
+    """
+    real, now, made_at = os.listdir, time.time, dict[int, float]()
 
     def listdir(path="."):
         seen_s, names = now() - seconds, []
         for name in real(path):
             with suppress(OSError):
-                if Path(path, name).stat().st_ctime < seen_s:
+                found = Path(path, name).stat()
+                if made_at.setdefault(found.st_ino, found.st_ctime) < seen_s:
                     names.append(name)
         return names
 

@@ -32,8 +32,6 @@ READERS_OWN = {
     "analysis tuning": "results must",
     "mine.csv": "got: No such file or directory",
     "dense.csv": "got: No such file or directory",
-    "results=mine branch": "branch must name a run in mine",
-    "results=gpt branch": "branch must name a run in gpt",
     "analysis branches mine": "results must be a folder",
     "analysis branches gpt": "results must be a folder",
     "work results=/shared/results": "results must be a folder",

@@ -23,13 +23,26 @@ _FREE = (
 )  # fmt: skip
 
 
-def specify_branch(asked: str, config: Mapping[str, Any], ledger: Ledger) -> RunSpec:
+class ParentDiverged(Exception):
+    """A run diverged before the position of its branches."""
+
+
+def specify_branch(
+    asked: str, config: Mapping[str, Any], ledger: Ledger, parents: dict[str, RunSpec]
+) -> RunSpec:
     """The run of a config that begins where `branch` asks: at a run, its epochs and batch.
 
     Without an id the parent is the run of the same words with `branch=null batch=<base_batch>`. The
     epochs may be a fraction, as `@0.5`, or a number of examples instead, as `@184320ex`.
 
+    Args:
+        asked: `RUN_ID@EPOCHS`, or the position alone.
+        config: of the branch.
+        ledger: of its results folder.
+        parents: by id, those to train first; that of the same words is added if it has no result.
+
     Raises:
+        ParentDiverged: if the parent diverged before.
         ValueError: if the parent has no checkpoint there, or differs in more than a branch may.
     """
     found = re.fullmatch(r"([0-9a-f]{12})?@(\d{1,18}(?:\.\d{1,17})?)(ex)?", asked)
@@ -43,37 +56,46 @@ def specify_branch(asked: str, config: Mapping[str, Any], ledger: Ledger) -> Run
     position = int(position) if position.is_integer() else position
     branch = {"run": run_id or "", "epochs": position, "batch": config["base_batch"]}
     check_exclusions(run_config({**config, "branch": branch}))  # before a parent is trained for it
-    if not run_id:
-        run_id = run_spec({**config, "branch": None, "batch": config["base_batch"]}).run_id
+    planned = {**config, "branch": None, "batch": config["base_batch"]}
+    run_id = run_id or run_spec(planned).run_id
+    row = ledger.rows({run_id}, ["outcome", "epochs_completed"]).get(run_id, {})
+    outcome = row.get("outcome")
     last = ledger.last_attempt(run_id)
-    parent = Attempt.load(ledger, run_id, last) if last else None
-    if parent is None:
-        train = f"Train it first: the same words with branch=null batch={config['base_batch']}"
+    attempt = Attempt.load(ledger, run_id, last) if last else None
+    if attempt and is_in_examples:
+        position = _find_epochs(attempt.spec, position)
+    kept = kept_checkpoint(ledger.run_folder(run_id), position)
+    is_there = kept.exists() and is_sound(kept)
+    if is_there and kept.name == CHECKPOINT:
+        is_there = outcome == Outcome.FINISHED and row.get("epochs_completed") == position
+    if attempt and is_there:
+        parent = attempt.spec
+    elif outcome == Outcome.DIVERGED:
+        raise ParentDiverged(run_id)
+    elif not found[1] and not is_in_examples and outcome != Outcome.FINISHED:
+        before = parents.get(run_id)
+        keep = before.config.keep_checkpoint if before else config["keep_checkpoint"]
+        if keep != "all" or position % 1:
+            keep = sorted({*(keep if isinstance(keep, list | tuple) else ()), position})
+        parent = parents[run_id] = run_spec({**planned, "keep_checkpoint": keep})
+    elif attempt is None:
         msg = (
             f"branch must name a run in {ledger.results}; got branch={asked}, {run_id}. "
-            f"{'Take an id from sweeper status' if found[1] else train}."
+            "Take an id from sweeper status, or give the position in epochs."
         )
         raise ValueError(msg)
-    if is_in_examples:
-        position = _find_epochs(parent.spec, position)
-    kept = kept_checkpoint(ledger.run_folder(run_id), position)
-    is_there = kept.exists()
-    if is_there and kept.name == CHECKPOINT:
-        row = ledger.rows({run_id}, ["outcome", "epochs_completed"]).get(run_id, {})
-        is_there = row.get("epochs_completed") == position
-        is_there &= row.get("outcome") == Outcome.FINISHED
-    if not is_there or not is_sound(kept):
+    else:
         where = f"keep_checkpoint=[{position}]" if position else "keep_checkpoint=all"
         msg = (
             f"branch must be where its parent kept a checkpoint; got branch={asked}, which "
             f"{run_id} has not. Train that run with {where} (rerun=all if it has a result)."
         )
         raise ValueError(msg)
-    branch = {"run": run_id, "epochs": position, "batch": parent.spec.config.batch}
+    branch = {"run": run_id, "epochs": position, "batch": parent.config.batch}
     made = run_spec({**config, "branch": branch})
-    own, its = (scientific_part(s.identified) for s in (made, parent.spec))
+    own, its = (scientific_part(s.identified) for s in (made, parent))
     differing = [k for k in {**own, **its} if k not in _FREE and own.get(k) != its.get(k)]
-    if differing or parent.spec.config.branch:
+    if differing or parent.config.branch:
         what = ", ".join(differing) or "branch, as the parent is one itself"
         msg = (
             "a branch must have the settings of its parent but for batch, length, rate and warmup; "

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sweeper.planning.branches import specify_branch
+from sweeper.planning.branches import ParentDiverged, specify_branch
 from sweeper.planning.class_checks import check_names, check_settings
 from sweeper.planning.code_changes import Changes, CodeChange, check_code, code_changes
 from sweeper.planning.equivalent_runs import find_equivalent_runs
@@ -16,6 +16,7 @@ from sweeper.spec.identity import targets
 from sweeper.spec.outcomes import Outcome
 from sweeper.spec.run_memory import Device
 from sweeper.spec.run_spec import RunSpec, run_spec
+from sweeper.spec.sentences import several
 from sweeper.spec.warnings import find_warnings
 from sweeper.store.attempt import Attempt, End, Open, attempt_state
 from sweeper.store.damaged import sound_rows
@@ -23,7 +24,7 @@ from sweeper.store.file_names import RowFile
 from sweeper.store.ledger import Ledger
 from sweeper.store.memory_cache import Fit, MemoryCache
 from sweeper.store.recovery import finish_abandoned, recover_attempt
-from sweeper.store.trunks import plan_starts, waits_for_shorter
+from sweeper.store.trunks import plan_starts, waits_for_start
 
 Config = Mapping[str, Any]
 
@@ -132,11 +133,11 @@ def plan(configs: Iterable[Config], ledger: Ledger, *, device: Device | None = N
     With a device, the micro-batches that are known to fit on it are looked up; otherwise the
     launcher does that. ValueError with a line per distinct mistake, if any point is impossible.
     """
-    specs, repeats = _distinct_runs(configs, ledger)
+    specs, repeats, near = _distinct_runs(configs, ledger)
     ended = sound_rows(ledger)
-    near = list[str]()
     if any(spec.config.has_own_classes for spec in specs.values()):
-        known, near = find_equivalent_runs(specs, ended, ledger)
+        known, others = find_equivalent_runs(specs, ended, ledger)
+        near += others
         specs = {
             known.get(i, i): replace(spec, known_id=known[i]) if i in known else spec
             for i, spec in specs.items()
@@ -164,9 +165,15 @@ def plan(configs: Iterable[Config], ledger: Ledger, *, device: Device | None = N
     )
 
 
-def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str, RunSpec], int]:
-    """Runs by id, as their first points specify, and how many points repeat another."""
-    specs, mistakes = dict[str, RunSpec](), Counter[str]()
+def _distinct_runs(
+    configs: Iterable[Config], ledger: Ledger
+) -> tuple[dict[str, RunSpec], int, list[str]]:
+    """Runs by id, as their first points specify, after the parents that branches need.
+
+    Also how many points repeat another, and sentences on branches that cannot be trained.
+    """
+    specs, parents, mistakes = dict[str, RunSpec](), dict[str, RunSpec](), Counter[str]()
+    childless = Counter[str]()
     repeats, noise_scales = 0, dict[str, float]()
     points = list[tuple[Any, ...]]()
     for config in configs:
@@ -174,12 +181,16 @@ def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str,
         try:
             known = _with_measured_noise(config, ledger, noise_scales)
             asked = known.get("branch")  # read before, if not a text
-            is_branch = isinstance(asked, str)
-            spec = specify_branch(asked, known, ledger) if is_branch else run_spec(known)
+            if isinstance(asked, str):
+                spec = specify_branch(asked, known, ledger, parents)
+            else:
+                spec = run_spec(known)
             repeats += spec.run_id in specs
             first = specs.setdefault(spec.run_id, spec)
             if first is not spec:
                 _check_repeat(first.config.resolved, config)
+        except ParentDiverged as diverged:
+            childless[str(diverged)] += 1
         except ValueError as error:
             mistakes.update(str(error).splitlines())
     if mistakes:
@@ -188,7 +199,13 @@ def _distinct_runs(configs: Iterable[Config], ledger: Ledger) -> tuple[dict[str,
             mistakes = Counter([text, *(other for other in mistakes if other not in of_span)])
         times = [f"{text}{f' ({n} points of the grid)' * (n > 1)}" for text, n in mistakes.items()]
         raise ValueError("\n".join(times))
-    return specs, repeats
+    lost = [
+        f"{several(n, 'branch')} left out: {run_id}, where they begin, diverged before."
+        for run_id, n in childless.items()
+    ]
+    if lost and not specs:
+        raise ValueError("\n".join(lost))
+    return {**parents, **specs, **parents}, repeats, lost
 
 
 _SPLIT_KEYS = ("batch", "devices", "num_nodes", "bn_span")
@@ -334,8 +351,8 @@ def _with_measured_noise(
     return {**config, "lr_rule": {**rule, "noise_scale": known[run_id]}}
 
 
-def wait_for_shorter(tasks: Tasks, ledger: Ledger) -> Iterator[Task | None]:
-    """The tasks, each once shorter runs of its trunk have ended or left it a checkpoint."""
+def wait_for_starts(tasks: Tasks, ledger: Ledger) -> Iterator[Task | None]:
+    """The tasks, each once the runs from which it may begin have ended or left a checkpoint."""
     seen, waiting = dict[str, int](), list[Task]()
 
     def is_to_come(run_id: str) -> bool:
@@ -344,7 +361,7 @@ def wait_for_shorter(tasks: Tasks, ledger: Ledger) -> Iterator[Task | None]:
 
     def take_ready() -> Iterator[Task]:
         for task in [*waiting]:
-            if not waits_for_shorter(task.spec, ledger.results, is_to_come):
+            if not waits_for_start(task.spec, ledger.results, is_to_come):
                 waiting.remove(task)
                 yield task
 
@@ -364,14 +381,15 @@ def order_by_information(tasks: Sequence[Task]) -> list[Task]:
     """The tasks in the order in which they say most about the whole grid.
 
     By seed; within a seed the corners of the grid first, then points that halve the gaps, but after
-    shorter runs of their trunks. A curve over all batches is complete as soon as the first seed is,
-    and has its ends before that.
+    their parents and shorter runs of their trunks. A curve over all batches is complete as soon as
+    the first seed is, and has its ends before that.
     """
     ranks = information_ranks([task.spec for task in tasks])
 
     def turn(task: Task) -> tuple[float, ...]:
-        seed, halvings = ranks[task.spec.run_id]
-        return seed, float(task.spec.trunk_steps) if task.spec.trunk_id else 0, halvings
+        spec, (seed, halvings) = task.spec, ranks[task.spec.run_id]
+        steps = float(spec.trunk_steps) if spec.trunk_id else 0
+        return seed, bool(spec.config.branch), steps, halvings
 
     return sorted(tasks, key=turn)
 

@@ -26,14 +26,16 @@ def find_start(spec: RunSpec, results: Path) -> Start | None:
     return max(fitting, key=lambda start: start.steps, default=None)
 
 
-def waits_for_shorter(spec: RunSpec, results: Path, is_to_come: Callable[[str], bool]) -> bool:
-    """Whether a shorter run of its command is to leave a later checkpoint on its trunk.
+def waits_for_start(spec: RunSpec, results: Path, is_to_come: Callable[[str], bool]) -> bool:
+    """Whether its parent, or a shorter run, is to leave the checkpoint from which it begins.
 
     Args:
         spec: the run.
         results: the results folder.
         is_to_come: whether a run, given by id, is waiting or running.
     """
+    if branch := spec.config.branch:
+        return is_to_come(branch.run)
     start = find_start(spec, results)
     begins = start.steps if start else 0
     return any(steps > begins and is_to_come(run_id) for steps, run_id in spec.shorter.items())

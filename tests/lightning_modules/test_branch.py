@@ -1,5 +1,7 @@
 """Branches: runs that go on from a kept checkpoint of another run, at another batch."""
 
+import json
+import re
 import shutil
 from functools import partial
 
@@ -97,6 +99,35 @@ def test_a_branch_within_an_epoch_trains_the_rest_of_it_at_its_own_batch(within)
     assert [*curve.lr] == pytest.approx([0.01, 0.04, 0.04, 0.04])
 
 
+def test_one_command_trains_parents_and_then_their_branches(sweep_here, grown, results):
+    words = (*WORDS, "branch=@2,@1.5", "batch=64,256", "seed=0,1", "order=information")
+
+    assert sweep_here(results, *words, ranks=LocalRanks(partial(kill_after, 1))) == 1
+    assert sweep_here(results, *words) == 0
+
+    runs, _ = read(results)
+    kept = [json.loads(config)["keep_checkpoint"] for config in runs.config_json]
+    assert (len(runs), runs.branch.isna().sum()) == (10, 2)
+    assert kept.count([1.5, 2]) == 2
+    first = runs[(runs.seed == 0) & (runs.global_batch == 256) & (runs.branch.str[-2:] == "@2")]
+    _, curve = branch_at(grown, 256)
+    found = read(results)[1][first.index[0]]
+    pd.testing.assert_frame_equal(found[SAME], curve[SAME], check_exact=True)
+
+
+def test_branches_of_a_run_that_diverged_are_left_out(sweep_here, results, capsys):
+    words = (*WORDS, "branch=@2", "batch=256", "base_lr=0.01,1e12")
+    assert sweep_here(results, *words) == 1
+
+    assert sweep_here(results, *words) == 0
+
+    said = capsys.readouterr().out
+    assert re.search("1 branch left out: [0-9a-f]{12}, where they begin, diverged before", said)
+    assert sorted(read(results)[0].outcome) == ["diverged", "failed", "finished", "finished"]
+    with pytest.raises(ValueError, match="diverged before"):
+        sweep_here(results, *words[:-1], "base_lr=1e12")
+
+
 def start_anew(grown, results):
     """A copy of the folder without the branch at 256."""
     shutil.copytree(grown, results)
@@ -171,7 +202,7 @@ def test_settings_that_follow_the_batch_are_mapped_anew(sweep_here, results):
         (["branch=@3"], r"a checkpoint; got branch=@3, .* Train .* keep_checkpoint=\[3\]"),
         (["branch=@1000ex"], "Train that run with keep_checkpoint=all"),
         (["branch=0123456789ab@2"], "must name a run in .* Take an id from sweeper status"),
-        (["branch=@2", "seed=1"], r"Train it first: .* branch=null batch=64"),
+        (["branch=@512ex", "seed=1"], "must name a run in .* or give the position in epochs"),
         (["branch=PARENT@2", "seed=1"], "a branch must have the settings .* another seed"),
         (["branch=PARENT@2", "optimizer.momentum=0"], "with another optimizer"),
         (["branch=BRANCH@4"], "got branch=BRANCH@4, which"),

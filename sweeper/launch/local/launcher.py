@@ -25,7 +25,7 @@ from sweeper.launch.ranks import (
     wait_for_exit,
 )
 from sweeper.launch.shared_memory import shared_folder
-from sweeper.planning.plan import Event, Task, Tasks, known_tasks, wait_for_shorter
+from sweeper.planning.plan import Event, Task, Tasks, known_tasks, wait_for_starts
 from sweeper.spec.batch import smaller_micro_batch
 from sweeper.spec.outcomes import MAY_GO_ON, Outcome
 from sweeper.spec.run_spec import run_spec
@@ -87,7 +87,7 @@ def run_here(
     open_fork_server([group.target for group in groups])
     with shared_folder() as shared, catch_signals():
         runs = _Runs(
-            source=iter(tasks if leave else wait_for_shorter(tasks, ledger)),
+            source=iter(tasks if leave else wait_for_starts(tasks, ledger)),
             ledger=ledger,
             slots=Slots(machine),
             ranks=ranks,

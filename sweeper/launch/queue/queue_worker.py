@@ -28,7 +28,7 @@ from sweeper.store.lease import holds
 from sweeper.store.ledger import Ledger
 from sweeper.store.recovery import recover_attempt
 from sweeper.store.run_columns import metric_columns, metric_text
-from sweeper.store.trunks import waits_for_shorter
+from sweeper.store.trunks import waits_for_start
 
 _LOOK_EVERY_S, _TRY_AGAIN_S, _TICK_S = 1.0, 10.0, 0.2
 #: Runs of others that are looked at before this worker's own are attended to.
@@ -220,7 +220,7 @@ class Worker:
             self._queue.remove(run_id)  # repeating the command queues it again
             return None
         results, unfit = self._ledger.results, self._unfit
-        if waits_for_shorter(spec, results, lambda i: i not in unfit and self._queue.has(i)):
+        if waits_for_start(spec, results, lambda i: i not in unfit and self._queue.has(i)):
             self._waiting.add(run_id)
             return None
         self._taken[run_id] = first_ends
