@@ -234,7 +234,7 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
     The axes are config keys, or their first parts, in which comparable runs may differ.
 
     Returns:
-        The largest group first. If warmups are given in steps or examples, `warmup_epochs` is in
+        The largest group first, of equal ones the longest trained. If warmups are given in steps or examples, `warmup_epochs` is in
         these, so that it is the same at all batches: `warmup_unit`.
     """
     runs = unify_near(runs, ("base_lr", "peak_lr", "warmup_epochs"))
@@ -266,7 +266,8 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
         by_key = {key: by_key[key] for key in keys.unique()}
     differing = find_differing_keys(list(by_key.values()))
     of_keys = runs.groupby(keys, sort=False, observed=True)
-    groups = sorted(of_keys, key=lambda pair: -len(pair[1]))
+    trained = (runs["steps"] * runs["global_batch"]).fillna(0)
+    groups = sorted(of_keys, key=lambda g: (len(g[1]), trained[g[1].index].max()), reverse=True)
     found = {
         str(key): _describe(rows, {name: by_key[str(key)].get(name) for name in differing})
         for key, rows in groups
