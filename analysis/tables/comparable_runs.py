@@ -234,8 +234,8 @@ def group_comparable(runs: pd.DataFrame, axes: tuple[str, ...] = AXES) -> list[C
     The axes are config keys, or their first parts, in which comparable runs may differ.
 
     Returns:
-        The largest group first, of equal ones the longest trained. If warmups are given in steps or examples, `warmup_epochs` is in
-        these, so that it is the same at all batches: `warmup_unit`.
+        The largest group first, of equal ones the longest trained. If warmups are given in steps or
+        examples, `warmup_epochs` is in these, so that it is the same at all batches: `warmup_unit`.
     """
     runs = unify_near(runs, ("base_lr", "peak_lr", "warmup_epochs"))
     places, configs = distinct_configs(runs)
