@@ -35,8 +35,8 @@ def find_bests(
 ) -> tuple[pd.DataFrame, list[str], float]:
     """The top of a surface in the logarithms of the settings, through a cell's runs near its best.
 
-    Near are those within the window, and as many as a surface of this degree needs. Cells in which
-    it has no top, or one beyond the settings that were run, are left out.
+    Near are the points within the window, and as many as a surface of this degree needs. Cells in
+    which it has no top, or one beyond the settings that were run, are left out.
 
     Uses `behind`, what a run is behind the best of its cell, the cells' columns and the settings.
 
@@ -51,7 +51,10 @@ def find_bests(
         row = {c: float(own[c].iloc[0]) for c in cell}
         here = ", ".join(f"{NAMES[c]} {v:.4g}" for c, v in row.items())
         x, behind = np.log(own[list(settings)].to_numpy(float)), own["behind"].to_numpy(float)
-        near = behind <= max(window, float(np.sort(behind)[:fewest][-1]))
+        points = own.groupby(list(settings))["behind"]  # by the means of seeds, not the lucky ones
+        means = points.mean() - points.mean().min()
+        of_run = (points.transform("mean") - points.mean().min()).to_numpy(float)
+        near = of_run <= max(window, float(np.sort(means)[:fewest][-1]))
         ends, top, why = (x.min(axis=0), x.max(axis=0)), x[near].mean(axis=0), "no best is seen"
         bend = np.eye(width)
         for _ in range(_STEPS if len(own) >= fewest else 0):

@@ -3,6 +3,7 @@
 python atlas/study.py FOLDER zhang
 python atlas/study.py FOLDER scan-bench               (pip install --no-deps scan-bench==0.2.3)
 python atlas/study.py FOLDER step-law PATH_OF_ITS_DATA_FOLDER
+python atlas/study.py FOLDER own RESULTS              (runs of several lengths: docs/results/...)
 python atlas/study.py FOLDER summary                  (after the others)
 """
 
@@ -18,10 +19,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis.figures import style
 from analysis.figures.atlas import BESTS
-from analysis.report.any_runs import judge_table
+from analysis.report.any_runs import judge_lengths, judge_table
 from analysis.stats.answer import Answer
 from analysis.stats.size_laws import regress
 from analysis.tables.any_table import read_table
+from analysis.tables.load import load_curves, load_runs
+from analysis.tables.metric import AskedMetric, with_metric
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#d55e00", "#009e73", "#8a8a8a"
 STEP_LAW = {
@@ -33,7 +36,7 @@ CLIP = (
     "warmup=warmup_fraction others=beta2,wd,text_width,total_samples_planned"
 )
 LANGUAGE = "batch=global_batch_size lr=lr loss=valid_loss run=config_id size=n_param data=n_data"
-SOURCES = ("step-law_dense", "step-law_MoE", "Zhang_2024", "ScAn-Bench_OpenCLIP")
+SOURCES = ("step-law_dense", "step-law_MoE", "small_GPT", "Zhang_2024", "ScAn-Bench_OpenCLIP")
 #: Published exponents, by source and question.
 PUBLISHED = {
     ("step-law dense", "best_batch_data_exponent"): 0.571,
@@ -132,6 +135,12 @@ def study_scan_bench(folder: Path) -> None:
     figure.savefig(folder / "scan_bench.png", dpi=130)
 
 
+def study_own(folder: Path, results: Path) -> None:
+    runs, curves = load_runs(results), load_curves(results)
+    measured = with_metric(results, runs, curves, AskedMetric(None, None))
+    keep(folder, "small GPT", [*judge_lengths(measured)])
+
+
 def summarise(folder: Path) -> None:
     """One panel of all exponents of all sources, with the published ones."""
     every = pd.concat([pd.read_csv(path) for path in [folder / f"{name}.csv" for name in SOURCES]])
@@ -158,6 +167,6 @@ if __name__ == "__main__":
     out, what, *paths = sys.argv[1:]
     studies = {
         "zhang": study_zhang, "scan-bench": study_scan_bench, "step-law": study_step_law,
-        "summary": summarise,
+        "own": study_own, "summary": summarise,
     }  # fmt: skip
     studies[what](Path(out), *map(Path, paths))

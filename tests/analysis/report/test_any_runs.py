@@ -23,6 +23,7 @@ from simulated_tables import (
 
 from analysis.figures.draw import draw_all
 from analysis.report.any_runs import judge_lengths, judge_table
+from analysis.stats.size_laws import find_bests
 from analysis.tables.metric import Measured
 
 #: Steps to a target at batches 64 to 16,384 by the size (Zhang et al. 2024, MIT).
@@ -202,3 +203,20 @@ def test_runs_of_several_lengths_tell_how_the_best_batch_grows_with_the_data(tmp
     bests = pd.read_csv(tmp_path / "accuracy_best_batches.csv")
     assert bests[bests.seed.isna()].global_batch.tolist() == [256, 256, 512, 512]
     assert [*judge_lengths(Measured(train_lengths((4, 8), 0.5), pd.DataFrame()))] == []
+
+
+def test_the_best_is_sought_by_the_means_of_seeds_and_not_by_the_lucky_ones():
+    """Batches and rates in factors of 2; the noise of a seed is several times what a step costs."""
+    rng, at = np.random.default_rng(0), np.arange(5)
+    batch, rate, seed = (grid.ravel() for grid in np.meshgrid(at, at, np.arange(8)))
+    cost = 0.02 * (batch - 1.7) ** 2 + 0.02 * (rate - 2.2) ** 2
+    losses = 2 + cost + rng.normal(0, 0.03, len(cost))
+    runs = pd.DataFrame(
+        {"global_batch": 2.0**batch, "peak_lr": 2.0**rate, "data_seen": 1.0, "seed": seed}
+    ).assign(behind=losses / losses.min() - 1)
+
+    bests, left_out, _ = find_bests(runs, ["data_seen"], ["global_batch", "peak_lr"], 0.005)
+
+    assert left_out == []
+    assert np.log2(bests.global_batch[0]) == pytest.approx(1.7, abs=0.3)
+    assert np.log2(bests.peak_lr[0]) == pytest.approx(2.2, abs=0.3)
