@@ -339,8 +339,8 @@ def _figures(options: argparse.Namespace) -> Iterator[str]:
     from analysis.tables.validity import COLUMNS as OF_DOUBTS
 
     columns = [*{*COLUMNS, "peak_lr", "steps", *OF_DOUBTS}]
-    clocks = ("examples_seen",) if options.target is None else ("step", "examples_seen")
-    measured = read_measured(options, *clocks, columns=columns)
+    needed = ("step", "examples_seen", "noise_scale")
+    measured = read_measured(options, *needed, columns=columns)
     check_target(options.target, measured.metric.unit)
     most = None if options.all else _MOST_FIGURES
     for part in draw_all(measured, options.out, options.width, options.target, most):

@@ -102,7 +102,11 @@ def _figures(measured: Measured, width: Width, target: float | None) -> Iterator
         title, _, _ = group_comparable(lengths, LENGTHS)[0].title.rpartition(", ")  # one length
         yield "vs_length", "", partial(draw_lengths, lengths, columns, title, metric, width=width)
         if len(lengths["global_batch"].unique()) > 1:
-            yield "best_batches", "", partial(draw_best_batches, lengths, metric, width=width)
+            yield (
+                "best_batches",
+                "",
+                partial(draw_best_batches, lengths, measured.curves, metric, width=width),
+            )
     axes = (*AXES, "base_lr", find_rate_key(runs))
     for compared in map(add_doubts, group_comparable(runs, axes)):
         if _count(compared, "peak_lr") > 1:

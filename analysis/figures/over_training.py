@@ -73,11 +73,17 @@ def draw_lengths(
 
 
 @style.use_style()
-def draw_best_batches(runs: pd.DataFrame, metric: Metric, width: Width = "screen") -> Drawing:
+def draw_best_batches(
+    runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric, width: Width = "screen"
+) -> Drawing:
     """The batch that was best at each length, by the means and by each seed, and the noise scale.
 
-    Runs are those of `runs_of_lengths`; at each batch, the best of its other settings counts.
+    Runs are those of `runs_of_lengths`; at each batch, the best of its other settings counts. The
+    noise scale is the last that their `curves` have.
     """
+    last = curves.sort_values("step").drop_duplicates("run_id", keep="last").set_index("run_id")
+    noise = runs["run_id"].map(last["noise_scale"]) if "noise_scale" in last else np.nan
+    runs = runs.assign(noise_scale=noise)
     done = runs[runs["outcome"] == "finished"].dropna(subset=[metric.name])
     point = ["data_seen", "global_batch", "peak_lr"]
     of_all = done.groupby(point).agg({metric.name: "mean", "noise_scale": "median"}).reset_index()
@@ -90,8 +96,8 @@ def draw_best_batches(runs: pd.DataFrame, metric: Metric, width: Width = "screen
     axes.plot(frame["data_seen"], frame["global_batch"], ".", color=style.GREY, label="a seed's")
     axes.plot(means["data_seen"], means["global_batch"], "o-", color="black", label="best batch")
     if means["noise_scale"].notna().any():
-        noise = means["noise_scale"]
-        axes.plot(means["data_seen"], noise, "s:", color=style.GREY, label="noise scale there")
+        at = means["data_seen"], means["noise_scale"]
+        axes.plot(*at, "s:", color=style.GREY, label="noise scale there")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(means["data_seen"], [f"{length:,.0f}" for length in means["data_seen"]])
