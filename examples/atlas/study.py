@@ -60,7 +60,9 @@ def keep(folder: Path, source: str, answers: Sequence[Answer]) -> dict[str, Answ
     frame = pd.DataFrame(rows, columns=["question", "value", "low", "high"])
     published = [PUBLISHED.get((source, question), np.nan) for question in frame["question"]]
     frame = frame.assign(source=source, published=published)
-    frame.to_csv(folder / f"{source.replace(' ', '_')}.csv", index=False, float_format="%.4g")
+    if rows:
+        name = f"{source.replace(' ', '_')}.csv"
+        frame.to_csv(folder / name, index=False, float_format="%.4g")
     return {answer.name: answer for answer in answers}
 
 
