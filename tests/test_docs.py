@@ -34,6 +34,7 @@ READERS_OWN = {
     "dense.csv": "got: No such file or directory",
     "analysis branches mine": "results must be a folder",
     "analysis branches gpt": "results must be a folder",
+    "analysis estimates best_batch_lengths": "results must be a folder",
     "work results=/shared/results": "results must be a folder",
 }
 
