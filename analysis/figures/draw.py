@@ -102,11 +102,8 @@ def _figures(measured: Measured, width: Width, target: float | None) -> Iterator
         title, _, _ = group_comparable(lengths, LENGTHS)[0].title.rpartition(", ")  # one length
         yield "vs_length", "", partial(draw_lengths, lengths, columns, title, metric, width=width)
         if len(lengths["global_batch"].unique()) > 1:
-            yield (
-                "best_batches",
-                "",
-                partial(draw_best_batches, lengths, measured.curves, metric, width=width),
-            )
+            these = lengths, columns, measured.curves, metric
+            yield "best_batches", "", partial(draw_best_batches, *these, width=width)
     axes = (*AXES, "base_lr", find_rate_key(runs))
     for compared in map(add_doubts, group_comparable(runs, axes)):
         if _count(compared, "peak_lr") > 1:

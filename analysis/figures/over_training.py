@@ -74,19 +74,20 @@ def draw_lengths(
 
 @style.use_style()
 def draw_best_batches(
-    runs: pd.DataFrame, curves: pd.DataFrame, metric: Metric, width: Width = "screen"
-) -> Drawing:
+    runs: pd.DataFrame, columns: Sequence[str], curves: pd.DataFrame, metric: Metric,
+    width: Width = "screen",
+) -> Drawing:  # fmt: skip
     """The batch that was best at each length, by the means and by each seed, and the noise scale.
 
-    Runs are those of `runs_of_lengths`; at each batch, the best of its other settings counts. The
-    noise scale is the last that their `curves` have.
+    Runs and the columns of the settings that vary at a batch, whose best counts, are those of
+    `runs_of_lengths`. The noise scale is the last that their `curves` have.
     """
     last = curves.sort_values("step").drop_duplicates("run_id", keep="last").set_index("run_id")
     noise = runs["run_id"].map(last["noise_scale"]) if "noise_scale" in last else np.nan
     runs = runs.assign(noise_scale=noise)
     done = runs[runs["outcome"] == "finished"].dropna(subset=[metric.name])
-    point = ["data_seen", "global_batch", "peak_lr"]
-    of_all = done.groupby(point).agg({metric.name: "mean", "noise_scale": "median"}).reset_index()
+    point, measures = ["data_seen", "global_batch"], {metric.name: "mean", "noise_scale": "median"}
+    of_all = done.groupby([*point, *columns], dropna=False).agg(measures).reset_index()
     frame = pd.concat([of_all.assign(seed=np.nan), done[[*point, "seed", metric.name]]])
     frame = frame.sort_values(metric.name, ascending=metric.sign < 0)
     frame = frame.drop_duplicates(["data_seen", "seed"]).sort_values("data_seen")

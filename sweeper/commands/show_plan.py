@@ -73,7 +73,7 @@ def _print_plan(arguments: Sequence[str]) -> int:
     machine = inspect_machine(jobs="auto", runs_per_gpu=1)
     try:
         configs, ledger = _read_grid(options.overrides, options.config_dir)
-        planned = plan(configs, ledger, device=machine.device)
+        planned = plan(configs, ledger, device=machine.device, with_parents=True)
     except ValueError as error:
         return refuse(error, "This grid cannot run.")
     if options.schedule_plot:
@@ -83,7 +83,7 @@ def _print_plan(arguments: Sequence[str]) -> int:
             return refuse(error, "Nothing was drawn.")
     memory = MemoryCache(ledger.results, machine.device)
     traces = options.memory is not False and trace_unknown(planned, memory, is_asked=options.memory)
-    planned = plan(configs, ledger, device=machine.device) if traces else planned
+    planned = plan(configs, ledger, device=machine.device, with_parents=True) if traces else planned
     speeds = Speeds(ledger, machine.device)
     unknown = [spec for spec in planned.without_result if not speeds.predict(spec)]
     if options.probe and unknown:

@@ -212,7 +212,8 @@ def run_sweep(configs: Iterable[Mapping[str, Any]], launch: Launch) -> int:
     first, *others = configs
     check_no_question(first.get("question"))
     ledger = Ledger.from_setting(first.get("results"))
-    planned = plan(add_facts([first, *others], ledger.results), ledger)
+    configs = add_facts([first, *others], ledger.results)
+    planned = plan(configs, ledger, with_parents=True)
     command = planned.specs[0].config  # its settings are the same in every point
     device = find_device(runs=1)
     account = open_account(planned, ledger, device)

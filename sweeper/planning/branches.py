@@ -23,12 +23,12 @@ _FREE = (
 )  # fmt: skip
 
 
-class ParentDiverged(Exception):
-    """A run diverged before the position of its branches."""
+class ParentDiverged(ValueError):
+    """A run diverged, and kept no checkpoint where a branch is to begin."""
 
 
 def specify_branch(
-    asked: str, config: Mapping[str, Any], ledger: Ledger, parents: dict[str, RunSpec]
+    asked: str, config: Mapping[str, Any], ledger: Ledger, parents: dict[str, RunSpec] | None
 ) -> RunSpec:
     """The run of a config that begins where `branch` asks: at a run, its epochs and batch.
 
@@ -40,9 +40,10 @@ def specify_branch(
         config: of the branch.
         ledger: of its results folder.
         parents: by id, those to train first; that of the same words is added if it has no result.
+            None if none may be.
 
     Raises:
-        ParentDiverged: if the parent diverged before.
+        ParentDiverged: if the parent diverged, and kept no checkpoint there.
         ValueError: if the parent has no checkpoint there, or differs in more than a branch may.
     """
     found = re.fullmatch(r"([0-9a-f]{12})?@(\d{1,18}(?:\.\d{1,17})?)(ex)?", asked)
@@ -68,24 +69,27 @@ def specify_branch(
     is_there = kept.exists() and is_sound(kept)
     if is_there and kept.name == CHECKPOINT:
         is_there = outcome == Outcome.FINISHED and row.get("epochs_completed") == position
+    is_planned = not found[1] and not is_in_examples and outcome != Outcome.FINISHED
     if attempt and is_there:
         parent = attempt.spec
     elif outcome == Outcome.DIVERGED:
-        raise ParentDiverged(run_id)
-    elif not found[1] and not is_in_examples and outcome != Outcome.FINISHED:
+        msg = f"{run_id}, from which branch={asked} begins, diverged and kept no checkpoint there."
+        raise ParentDiverged(msg)
+    elif is_planned and parents is not None:
         before = parents.get(run_id)
         keep = before.config.keep_checkpoint if before else config["keep_checkpoint"]
         if keep != "all" or position % 1:
             keep = sorted({*(keep if isinstance(keep, list | tuple) else ()), position})
         parent = parents[run_id] = run_spec({**planned, "keep_checkpoint": keep})
     elif attempt is None:
+        train = f"Train it first: the same words with branch=null batch={config['base_batch']}."
         msg = (
             f"branch must name a run in {ledger.results}; got branch={asked}, {run_id}. "
-            "Take an id from sweeper status, or give the position in epochs."
+            f"{train if is_planned else 'Take an id from sweeper status, or give epochs.'}"
         )
         raise ValueError(msg)
     else:
-        where = f"keep_checkpoint=[{position}]" if position else "keep_checkpoint=all"
+        where = f"keep_checkpoint=[{position or 'EPOCHS'}]"
         msg = (
             f"branch must be where its parent kept a checkpoint; got branch={asked}, which "
             f"{run_id} has not. Train that run with {where} (rerun=all if it has a result)."

@@ -127,13 +127,22 @@ def known_tasks(tasks: Tasks) -> list[Task]:
     return [task for task in listed if task] if isinstance(listed, list | tuple) else []
 
 
-def plan(configs: Iterable[Config], ledger: Ledger, *, device: Device | None = None) -> Plan:
+def plan(
+    configs: Iterable[Config],
+    ledger: Ledger,
+    *,
+    device: Device | None = None,
+    with_parents: bool = False,
+) -> Plan:
     """Check every point of a grid and find its runs in the ledger; changes nothing.
 
     With a device, the micro-batches that are known to fit on it are looked up; otherwise the
-    launcher does that. ValueError with a line per distinct mistake, if any point is impossible.
+    launcher does that. With parents, those of branches are runs too, if they have no result, and
+    branches of those that diverged are left out.
+
+    ValueError with a line per distinct mistake, if any point is impossible.
     """
-    specs, repeats, near = _distinct_runs(configs, ledger)
+    specs, repeats, near = _distinct_runs(configs, ledger, with_parents=with_parents)
     ended = sound_rows(ledger)
     if any(spec.config.has_own_classes for spec in specs.values()):
         known, others = find_equivalent_runs(specs, ended, ledger)
@@ -166,14 +175,14 @@ def plan(configs: Iterable[Config], ledger: Ledger, *, device: Device | None = N
 
 
 def _distinct_runs(
-    configs: Iterable[Config], ledger: Ledger
+    configs: Iterable[Config], ledger: Ledger, *, with_parents: bool
 ) -> tuple[dict[str, RunSpec], int, list[str]]:
     """Runs by id, as their first points specify, after the parents that branches need.
 
     Also how many points repeat another, and sentences on branches that cannot be trained.
     """
     specs, parents, mistakes = dict[str, RunSpec](), dict[str, RunSpec](), Counter[str]()
-    childless = Counter[str]()
+    left_out = Counter[str]()
     repeats, noise_scales = 0, dict[str, float]()
     points = list[tuple[Any, ...]]()
     for config in configs:
@@ -182,7 +191,7 @@ def _distinct_runs(
             known = _with_measured_noise(config, ledger, noise_scales)
             asked = known.get("branch")  # read before, if not a text
             if isinstance(asked, str):
-                spec = specify_branch(asked, known, ledger, parents)
+                spec = specify_branch(asked, known, ledger, parents if with_parents else None)
             else:
                 spec = run_spec(known)
             repeats += spec.run_id in specs
@@ -190,7 +199,7 @@ def _distinct_runs(
             if first is not spec:
                 _check_repeat(first.config.resolved, config)
         except ParentDiverged as diverged:
-            childless[str(diverged)] += 1
+            (left_out if with_parents else mistakes)[str(diverged)] += 1
         except ValueError as error:
             mistakes.update(str(error).splitlines())
     if mistakes:
@@ -199,10 +208,7 @@ def _distinct_runs(
             mistakes = Counter([text, *(other for other in mistakes if other not in of_span)])
         times = [f"{text}{f' ({n} points of the grid)' * (n > 1)}" for text, n in mistakes.items()]
         raise ValueError("\n".join(times))
-    lost = [
-        f"{several(n, 'branch')} left out: {run_id}, where they begin, diverged before."
-        for run_id, n in childless.items()
-    ]
+    lost = [f"{several(n, 'branch')} left out: {text}" for text, n in left_out.items()]
     if lost and not specs:
         raise ValueError("\n".join(lost))
     return {**parents, **specs, **parents}, repeats, lost

@@ -59,13 +59,18 @@ def branch_at(results, batch):
     return runs.loc[run_id], curves[run_id]
 
 
-def test_a_branch_at_its_parents_batch_is_its_parent_to_the_last_bit(grown):
-    runs, curves = read(grown)
+PLACES = pytest.mark.parametrize(("folder", "at"), [("grown", "@2"), ("within", "@1.5")])
+
+
+@PLACES
+def test_a_branch_at_its_parents_batch_is_its_parent_to_the_last_bit(request, folder, at):
+    results = request.getfixturevalue(folder)
+    runs, curves = read(results)
     parent = runs.index[runs.branch.isna()][0]
 
-    row, curve = branch_at(grown, 64)
+    row, curve = branch_at(results, 64)
 
-    assert row.branch == f"{parent}@2"
+    assert row.branch == f"{parent}{at}"
     pd.testing.assert_frame_equal(curve[SAME], curves[parent][SAME], check_exact=True)
 
 
@@ -77,16 +82,6 @@ def test_a_branch_goes_on_with_its_parents_curve_at_its_own_batch_and_rate(grown
     assert [*curve.step] == [16, 32, 36, 40]
     assert [*curve.examples_seen] == [1024, 2048, 3072, 4096]
     assert [*curve.lr] == pytest.approx([0.01, 0.01, 0.04, 0.04])
-
-
-def test_a_branch_within_an_epoch_at_its_parents_batch_is_its_parent_to_the_last_bit(within):
-    runs, curves = read(within)
-    parent = runs.index[runs.branch.isna()][0]
-
-    row, curve = branch_at(within, 64)
-
-    assert row.branch == f"{parent}@1.5"
-    pd.testing.assert_frame_equal(curve[SAME], curves[parent][SAME], check_exact=True)
 
 
 def test_a_branch_within_an_epoch_trains_the_rest_of_it_at_its_own_batch(within):
@@ -122,9 +117,9 @@ def test_branches_of_a_run_that_diverged_are_left_out(sweep_here, results, capsy
     assert sweep_here(results, *words) == 0
 
     said = capsys.readouterr().out
-    assert re.search("1 branch left out: [0-9a-f]{12}, where they begin, diverged before", said)
+    assert re.search("1 branch left out: [0-9a-f]{12}, from which branch=@2 begins, diverged", said)
     assert sorted(read(results)[0].outcome) == ["diverged", "failed", "finished", "finished"]
-    with pytest.raises(ValueError, match="diverged before"):
+    with pytest.raises(ValueError, match="diverged and kept no checkpoint there"):
         sweep_here(results, *words[:-1], "base_lr=1e12")
 
 
@@ -135,9 +130,6 @@ def start_anew(grown, results):
     Ledger(results).supersede([run_id])
     shutil.rmtree(results / "attempts" / run_id)
     return results
-
-
-PLACES = pytest.mark.parametrize(("folder", "at"), [("grown", "@2"), ("within", "@1.5")])
 
 
 @PLACES
@@ -200,9 +192,9 @@ def test_settings_that_follow_the_batch_are_mapped_anew(sweep_here, results):
     ("words", "refusal"),
     [
         (["branch=@3"], r"a checkpoint; got branch=@3, .* Train .* keep_checkpoint=\[3\]"),
-        (["branch=@1000ex"], "Train that run with keep_checkpoint=all"),
+        (["branch=@1000ex"], r"Train that run with keep_checkpoint=\[EPOCHS\]"),
         (["branch=0123456789ab@2"], "must name a run in .* Take an id from sweeper status"),
-        (["branch=@512ex", "seed=1"], "must name a run in .* or give the position in epochs"),
+        (["branch=@512ex", "seed=1"], "must name a run in .* or give epochs"),
         (["branch=PARENT@2", "seed=1"], "a branch must have the settings .* another seed"),
         (["branch=PARENT@2", "optimizer.momentum=0"], "with another optimizer"),
         (["branch=BRANCH@4"], "got branch=BRANCH@4, which"),
@@ -247,3 +239,18 @@ def test_a_run_that_starts_over_forgets_what_it_kept(sweep_here, grown, tmp_path
 
     with pytest.raises(ValueError, match="where its parent kept a checkpoint"):
         sweep_here(results, *WORDS, "branch=@2", "batch=128")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["equivalence", "base_lr=0.01"],
+        ["-m", "hydra/sweeper=optuna", "n_trials=1", "base_lr=tag(log, interval(0.001, 0.02))"],
+    ],
+)
+def test_what_trains_single_runs_needs_a_parent_that_is_trained(command, tmp_path, words):
+    rest = [word for word in WORDS if not word.startswith("base_lr")]
+
+    said = command(*words, *rest, "batch=256", "branch=@2", f"results={tmp_path}/results")
+
+    assert "Train it first: the same words with branch=null batch=64." in said.stdout + said.stderr
