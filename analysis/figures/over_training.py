@@ -88,7 +88,7 @@ def draw_best_batches(
     done = runs[runs["outcome"] == "finished"].dropna(subset=[metric.name])
     point, measures = ["data_seen", "global_batch"], {metric.name: "mean", "noise_scale": "median"}
     of_all = done.groupby([*point, *columns], dropna=False).agg(measures).reset_index()
-    frame = pd.concat([of_all.assign(seed=np.nan), done[[*point, "seed", metric.name]]])
+    frame = pd.concat([of_all.assign(seed=np.nan), done[[*point, *columns, "seed", metric.name]]])
     frame = frame.sort_values(metric.name, ascending=metric.sign < 0)
     frame = frame.drop_duplicates(["data_seen", "seed"]).sort_values("data_seen")
     means = frame[frame["seed"].isna()]
